@@ -46,12 +46,14 @@ class Loop:
 
 def loops(plan: Plan) -> Iterator[Loop]:
     """The loops over blocks, then those over panels, outermost first."""
-    assert plan.panel_tile is not None, "large products pack panels"
-    tile = dict(zip("mn", plan.panel_tile, strict=True))
+    assert plan.nest.panel_tile is not None, "large products pack panels"
+    tile = dict(zip("mn", plan.nest.panel_tile, strict=True))
     seen: set[str] = set()
-    for letter in plan.outer:
-        again = letter in seen or letter not in plan.blocks
-        size, name = (tile[letter], f"{letter}r") if again else (plan.blocks[letter], f"{letter}c")
+    for letter in plan.nest.outer:
+        again = letter in seen or letter not in plan.nest.blocks
+        size, name = (
+            (tile[letter], f"{letter}r") if again else (plan.nest.blocks[letter], f"{letter}c")
+        )
         seen.add(letter)
         yield Loop(letter, size, name)
 
@@ -80,7 +82,11 @@ def held(plan: Plan, loop: Loop, sizes: Mapping[str, int]) -> Iterator[str]:
     """Lines on what is packed in the loop's body, and which cache holds it."""
     item, caches = ITEMSIZE["f32"], plan.target.core.caches
     blocks = {"k": ("b", "kn", "B"), "m": ("a", "mk", "A")}
-    if loop.name.endswith("c") and loop.letter in blocks and blocks[loop.letter][0] in plan.packs:
+    if (
+        loop.name.endswith("c")
+        and loop.letter in blocks
+        and blocks[loop.letter][0] in plan.staging.packs
+    ):
         _, axes, name = blocks[loop.letter]
         kib = sizes[axes[0]] * sizes[axes[1]] * item / 1024
         level = next((i + 1 for i, c in enumerate(caches) if c.size >= kib * 1024), len(caches))

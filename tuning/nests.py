@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import Literal
 
 from tilewright.isa.machine import Core
-from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
@@ -69,23 +69,23 @@ def orders(spec: Gemm) -> tuple[Nest, ...]:
     return tuple(map(Nest, letters))
 
 
-def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
+def blocked(staging: Staging, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
     """Yield nests for operands larger than L1: blocks, packing, prefetch, threads.
 
     Some of them may not be legal for the spec.
     """
-    core, spec = plan.target.core, plan.spec
-    if plan.batch is not None or footprint(plan, sizes) <= core.caches[0].size:
+    core, spec = staging.problem.target.core, staging.problem.spec
+    if staging.problem.batch is not None or footprint(staging, sizes) <= core.caches[0].size:
         return
-    if plan.product.unit is None:
+    if staging.product.unit is None:
         yield from (replace(nest, prefetch=k) for nest in orders(spec) for k in _AHEAD)
-    along = "m" if plan.dot else plan.along
+    along = "m" if staging.problem.dot else staging.problem.along
     other = "n" if along == "m" else "m"
     packed: Literal["a", "b"] = "a" if along == "m" else "b"
-    item = ITEMSIZE[plan.input_of(along).type]
+    item = ITEMSIZE[staging.input_of(along).type]
     for pack in (packed, None):
         for steps in (*(kc for kc in _KC if 3 * kc <= 2 * sizes["k"]), sizes["k"]):
-            length = _length(plan, steps * item)
+            length = _length(staging, steps * item)
             blocks = {} if steps == sizes["k"] else {"k": steps}
             blocks |= {along: length} if length < sizes[along] else {}
             letters = (along if along in blocks else "") + ("k" if "k" in blocks else "")
@@ -96,24 +96,24 @@ def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
             yield replace(nest, loops=nest.loops.upper().replace("K", "k"), threads=cpus)
 
 
-def _length(plan: Plan, line: int) -> int:
+def _length(staging: Staging, line: int) -> int:
     """Return the size of a packed block in the direction of the vectors.
 
     ``line`` is the bytes of one row or column of the block. The block may fill half of L2.
     """
-    caches = plan.target.core.caches
+    caches = staging.problem.target.core.caches
     size = caches[min(1, len(caches) - 1)].size
-    whole = _VECTORS * plan.lanes
+    whole = _VECTORS * staging.lanes
     return max(whole, int(_SHARE * size / line) // whole * whole)
 
 
-def footprint(plan: Plan, sizes: Mapping[str, int]) -> int:
+def footprint(staging: Staging, sizes: Mapping[str, int]) -> int:
     """Return the bytes that A, B and C have together."""
-    return sum(_bytes(plan, name, sizes) for name in "abc")
+    return sum(_bytes(staging, name, sizes) for name in "abc")
 
 
-def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
-    operand = plan.output if name == "c" else plan.operands[name]
+def _bytes(staging: Staging, name: str, extents: Mapping[str, int]) -> int:
+    operand = staging.output if name == "c" else staging.operands[name]
     return prod(extents[d] for d in _DIMENSIONS[name]) * ITEMSIZE[operand.type]
 
 
@@ -121,13 +121,15 @@ def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
 
 
 def cycles(
-    plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], tiles: float
+    staging: Staging, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], tiles: float
 ) -> float:
     """Return the cycles of a whole call. ``tiles`` is the cycles of its register tiles alone."""
-    core = plan.target.core
-    moved = [*_traffic(plan, nest, sizes, tile, core), _walks(plan, nest, sizes, tile)]
+    core = staging.problem.target.core
+    moved = [*_traffic(staging, nest, sizes, tile, core), _walks(staging, nest, sizes, tile)]
     bounds = [tiles * (1 if nest.prefetch is None else _ASKING), *moved]
-    total = max(bounds) + core.overlap * (sum(bounds) - max(bounds)) + _packing(plan, nest, sizes)
+    total = (
+        max(bounds) + core.overlap * (sum(bounds) - max(bounds)) + _packing(staging, nest, sizes)
+    )
     return threads_cycles(total, nest.threads)
 
 
@@ -140,7 +142,7 @@ def threads_cycles(total: float, threads: int | None) -> float:
 
 
 def _traffic(
-    plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], core: Core
+    staging: Staging, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], core: Core
 ) -> Iterator[float]:
     """Yield, for each cache, the cycles to read data into it from the next cache or memory."""
     loops = list(_loops(nest, sizes, tile))
@@ -148,17 +150,17 @@ def _traffic(
     for cache, rate in zip(core.caches, beyond, strict=True):
         extents, around = dict(sizes), []
         for loop in loops:
-            if footprint(plan, extents) <= cache.size:
+            if footprint(staging, extents) <= cache.size:
                 break
             around.append(loop)
             extents[loop[0]] = min(extents[loop[0]], loop[1])
-        stays = footprint(plan, extents) <= cache.size
+        stays = footprint(staging, extents) <= cache.size
         if around:
-            yield sum(_passes(plan, name, extents, around, stays) for name in "abc") / rate
+            yield sum(_passes(staging, name, extents, around, stays) for name in "abc") / rate
 
 
 def _passes(
-    plan: Plan,
+    staging: Staging,
     name: str,
     extents: Mapping[str, int],
     around: list[tuple[str, int, int]],
@@ -172,7 +174,7 @@ def _passes(
     """
     while stays and around and around[-1][0] not in _DIMENSIONS[name]:
         around = around[:-1]
-    each = _bytes(plan, name, extents) * (2 if name == "c" else 1)
+    each = _bytes(staging, name, extents) * (2 if name == "c" else 1)
     return float(each * prod(trips for _, _, trips in around))
 
 
@@ -191,23 +193,23 @@ def _loops(
         left[letter] = min(left[letter], step)
 
 
-def _packing(plan: Plan, nest: Nest, sizes: Mapping[str, int]) -> float:
+def _packing(staging: Staging, nest: Nest, sizes: Mapping[str, int]) -> float:
     """Return the cycles that it takes to copy each packed operand once."""
-    core = plan.target.core
-    each = max(1 / core.loads, 1 / core.stores) / plan.lanes
+    core = staging.problem.target.core
+    each = max(1 / core.loads, 1 / core.stores) / staging.lanes
     names = nest.pack or ""
-    moved = sum(_bytes(plan, name, sizes) for name in names)
-    held = next((c.rate for c in core.caches if footprint(plan, sizes) <= c.size), core.memory)
+    moved = sum(_bytes(staging, name, sizes) for name in names)
+    held = next((c.rate for c in core.caches if footprint(staging, sizes) <= c.size), core.memory)
     return sum(prod(sizes[d] for d in _DIMENSIONS[name]) for name in names) * each + moved / held
 
 
-def _walks(plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int]) -> float:
+def _walks(staging: Staging, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int]) -> float:
     """Return the cycles of page walks; 0 if the TLB covers the pages that a tile reads.
 
     Consecutive steps of K may be in different pages if the operand is not packed.
     """
-    line = plan.input_of("m" if plan.dot else plan.along)
-    if plan.dot or (nest.pack and line.name in nest.pack) or line.packed:
+    line = staging.input_of("m" if staging.problem.dot else staging.problem.along)
+    if staging.problem.dot or (nest.pack and line.name in nest.pack) or line.packed:
         return 0.0
     apart = sizes["n" if line.name == "b" else "m"] * ITEMSIZE[line.type]
     steps = dict(nest.block).get("k", sizes["k"])

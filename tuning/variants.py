@@ -15,6 +15,7 @@ from tilewright.keywords import spelled
 from tilewright.plan.by_rows import plan_product
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Problem, Staging
 from tilewright.plan.routines.network import stages_to_try
 from tilewright.plan.routines.stack import side_by_side
 from tilewright.plan.rows.plan import PARTIAL, widest
@@ -106,7 +107,7 @@ def candidates(
         for plan in _plans(spec, resolved)
         for candidate in (
             *_plain(spec, plan, resolved),
-            *_blocked(spec, plan, resolved, cpus),
+            *_blocked(spec, plan.staging, resolved, cpus),
         )
     ]
     ranked.sort(key=lambda candidate: candidate.cycles)
@@ -185,10 +186,10 @@ def _plain(spec: Gemm, plan: Plan, target: Target) -> Iterator[Candidate]:
         yield from _in(plan, nest, found)
 
 
-def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Candidate]:
+def _blocked(spec: Gemm, staging: Staging, target: Target, cpus: int) -> Iterator[Candidate]:
     """Yield candidates with blocks: the best tiles in each nest that is legal for the spec."""
-    for nest in blocked(plan, _sizes(plan), cpus):
-        axis: Any = plan.vectorize
+    for nest in blocked(staging, _sizes(staging.problem), cpus):
+        axis: Any = staging.problem.vectorize
         try:
             around = plan_product(spec, nest.on(Schedule(vectorize=axis)), target).nests[0]
         except TilewrightError:
@@ -199,21 +200,25 @@ def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Cand
 def _sized(plan: Plan, target: Target) -> Iterator[tuple[TileShape, float]]:
     """Yield each possible tile, and the cycles to compute all of C with tiles of this shape."""
     request, blocks = _request(plan), 1
-    if "k" in plan.blocks:
-        blocks = -(-_sizes(plan)["k"] // plan.blocks["k"])
-    across, along = _extents(plan)
+    if "k" in plan.nest.blocks:
+        blocks = -(-_sizes(plan.problem)["k"] // plan.nest.blocks["k"])
+    across, along = _extents(plan.problem)
     for shape in _shapes(target, request, across, along):
-        width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
+        width = shape.vectors * (1 if plan.problem.dot else shape.vector.lanes)
         tiles = -(-across // shape.rows) * -(-along // width)
         yield shape, blocks * tiles * tile_cycles(shape, target.core, request)
 
 
 def _in(plan: Plan, nest: Nest, sized: Iterable[tuple[TileShape, float]]) -> Iterator[Candidate]:
     """Yield the candidates for tiles inside the loops of ``nest``."""
-    sizes, depth, axis = _sizes(plan), _request(plan).depth, cast("Any", plan.vectorize)
+    sizes, depth, axis = (
+        _sizes(plan.problem),
+        _request(plan).depth,
+        cast("Any", plan.problem.vectorize),
+    )
     for shape, tiles in sized:
-        tile = _tile(plan, shape)
-        costs = cycles(plan, nest, sizes, tile, tiles)
+        tile = _tile(plan.problem, shape)
+        costs = cycles(plan.staging, nest, sizes, tile, tiles)
         for factor in (1, 2):
             unroll = factor * max(2, shape.k_split)
             if factor > 1 and depth is not None and unroll > depth:
@@ -222,8 +227,8 @@ def _in(plan: Plan, nest: Nest, sized: Iterable[tuple[TileShape, float]]) -> Ite
             yield Candidate(costs, nest.on(schedule))
 
 
-def _sizes(plan: Plan) -> dict[str, int]:
-    return {d: value(plan.sizes[d]) or TYPICAL for d in "mnk"}
+def _sizes(problem: Problem) -> dict[str, int]:
+    return {d: value(problem.sizes[d]) or TYPICAL for d in "mnk"}
 
 
 def _request(plan: Plan) -> TileRequest:
@@ -231,10 +236,10 @@ def _request(plan: Plan) -> TileRequest:
 
     A tile sums over all of K, or over one block if K is cut into blocks.
     """
-    cut = "k" in plan.blocks
-    extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
-    steps = plan.outside.steps(extent, finish=False)
-    return request_at(plan.outside, plan.counted(*steps), accumulate=cut)
+    cut = "k" in plan.nest.blocks
+    extent = plan.nest.blocks["k"] * ONE if cut else plan.problem.sizes["k"]
+    here = plan.staging
+    return request_at(here, plan.nest, here.counted(*here.steps(extent)), accumulate=cut)
 
 
 @lru_cache(maxsize=32)
@@ -269,11 +274,11 @@ def _split(
             return
 
 
-def _extents(plan: Plan) -> tuple[int, int]:
+def _extents(problem: Problem) -> tuple[int, int]:
     """Return two sizes of C: across the vectors, and along them."""
-    return _sizes(plan)[plan.across], _sizes(plan)[plan.along]
+    return _sizes(problem)[problem.across], _sizes(problem)[problem.along]
 
 
-def _tile(plan: Plan, shape: TileShape) -> tuple[int, int]:
-    width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
-    return (shape.rows, width) if plan.along == "n" else (width, shape.rows)
+def _tile(problem: Problem, shape: TileShape) -> tuple[int, int]:
+    width = shape.vectors * (1 if problem.dot else shape.vector.lanes)
+    return (shape.rows, width) if problem.along == "n" else (width, shape.rows)

@@ -42,7 +42,7 @@ def run(options: Options) -> Section:
         timed = _timed(options, ready[shape], shape, Operands.random(shape, rng))
         cells = (f"{timed.gflops(x):.1f} {timed.ratio(x, AUTO):.2f}" for x in OTHERS)
         (plan,) = routine_of(bounced := ready[shape]["bounce"].plan).nests(bounced)
-        how = f"{plan.vectorize}, {plan.packs}"
+        how = f"{plan.problem.vectorize}, {plan.staging.packs}"
         table.add_row(str(shape), f"{timed.gflops(AUTO):.1f}", *cells, how)
         rows.append(_record(shape, options.target, timed))
     options.console.print(table)

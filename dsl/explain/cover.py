@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from sympy import Expr
 
-from tilewright.plan.plan import NOMINAL, Plan
+from tilewright.plan.plan import Plan
+from tilewright.plan.problem import NOMINAL
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tiles import (
     Cell,
@@ -54,8 +55,8 @@ def number(expr: Expr, known: Mapping[Expr, int] | None = None) -> int:
 
 def cover(plan: Plan) -> Iterator[Covered]:
     """Yield the grids of tiles that together cover C once."""
-    if plan.passes:
-        yield from _walk(_Place(plan), next(iter(plan.passes.values())))
+    if plan.tiling.passes:
+        yield from _walk(_Place(plan), next(iter(plan.tiling.passes.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def _given(place: _Place, cell: Cell) -> _Place:
 
 
 def _covered(place: _Place, grid: Grid) -> Covered:
-    parts = {place.plan.along: grid.along, place.plan.across: grid.across}
+    parts = {place.plan.problem.along: grid.along, place.plan.problem.across: grid.across}
     begin = {d: place.at[d] + place.number(parts[d].start) for d in "mn"}
     size = {d: place.number(parts[d].size) for d in "mn"}
     count = {d: place.number(parts[d].count) for d in "mn"}

@@ -41,7 +41,7 @@ def facts(plan: Decided, program: Program, sizes: Mapping[str, int] | None = Non
             {"what": what, "choice": choice, "reason": reason}
             for what, choice, reason in routine.decisions(plan, program)
         ],
-        "tiles": [_tile(tile) for nest in routine.nests(plan) for tile in nest.tiles],
+        "tiles": [_tile(tile) for nest in routine.nests(plan) for tile in nest.tiling.tiles],
         "operations": {
             name: formula_text(expr) if value(expr) is None else value(expr) for name, expr in rows
         },

@@ -11,9 +11,9 @@ from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.loops import Decided
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging, same_types
 from tilewright.plan.routine import Row, routine_of
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.staging import same_types
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
@@ -37,10 +37,14 @@ def text_of(expr: Expr) -> str:
 
 def _held(spec: Gemm, one: Plan | None) -> str:
     """Return the type of the sums as text, for example ``f16, of 64 of K, and f32``."""
-    if one is None or not one.narrow:
+    if one is None or not one.staging.narrow:
         return spec.type
     steps = spec.sum_steps
-    return one.element if steps is None else f"{one.element}, of {steps} of K, and {spec.type}"
+    return (
+        one.staging.element
+        if steps is None
+        else f"{one.staging.element}, of {steps} of K, and {spec.type}"
+    )
 
 
 def formula(plan: Decided) -> str:
@@ -50,10 +54,10 @@ def formula(plan: Decided) -> str:
 
 def head_of_product(plan: Plan) -> Iterator[str]:
     """Yield the first lines about a product: the formula, the matrices, and the batch."""
-    operands = {**plan.operands, **plan.sources}
-    yield from _products(plan.spec, plan, operands, plan.sizes)
-    if plan.batch:
-        yield f"batch     {plan.batch.kind}, {text_of(plan.batch.count)} pairs of A and B"
+    operands = {**plan.staging.operands, **plan.staging.sources}
+    yield from _products(plan.spec, plan, operands, plan.problem.sizes)
+    if batch := plan.problem.batch:
+        yield f"batch     {batch.kind}, {text_of(batch.count)} pairs of A and B"
 
 
 def head_of_stack(plan: StackPlan) -> Iterator[str]:
@@ -66,7 +70,7 @@ def head_of_stack(plan: StackPlan) -> Iterator[str]:
 def _products(
     spec: Gemm, one: Plan | None, operands: Mapping[str, Operand], sizes: Mapping[str, Expr]
 ) -> Iterator[str]:
-    simple = same_types(spec) and (one is None or not one.finishes)
+    simple = same_types(spec) and (one is None or not one.staging.finishes)
     kind = spec.type if simple else f"sums in {_held(spec, one)}"
     yield f"gemm      {_formula(spec)}, {kind}"
     names = "abc" if spec.d is None else "abcd" if spec.beta != 0 else "abd"
@@ -101,10 +105,9 @@ def matrix_text(
     return f"{operand.name.upper()} {rows} x {columns}{of} ({place})"
 
 
-def flops_of(plan: Plan | StackPlan) -> Expr:
-    """Return the number of additions and multiplications that the spec asks for, as a formula."""
-    counted = {"count": plan.batch.count} if plan.batch else {}
-    return sympify(plan.spec.flops({**plan.sizes, **counted}))
+def flops_of(spec: Gemm, sizes: Mapping[str, Expr], count: Expr) -> Expr:
+    """Return the additions and multiplications of ``count`` products of these ``sizes``."""
+    return sympify(spec.flops({**sizes, "count": count}))
 
 
 def _formula(spec: Gemm) -> str:
@@ -164,41 +167,46 @@ def _epilogue(spec: Gemm) -> str:
 
 def rows_of_product(plan: Plan) -> Iterator[Row]:
     """Yield the decisions of a product on conversions, corrections, output, tails and stores."""
-    if not plan.plain:
-        yield from (_staging(plan, name) for name in "ab")
-    if plan.corrects:
-        yield from _corrections(plan)
-    if plan.finishes:
-        yield _output(plan)
+    if not plan.staging.plain:
+        yield from (_staging(plan.staging, name) for name in "ab")
+    if plan.staging.corrects:
+        yield from _corrections(plan.staging)
+    if plan.staging.finishes:
+        yield _output(plan.staging)
     if isinstance(plan.spec.d, Packed):
         yield "D packed", "from rows in a buffer", formats_of(plan.spec, plan.target)["d"].text
     if plan.partial:
-        why = f"{plan.output.name.upper()} holds no sums: it is made of them when all are there"
+        written = plan.staging.output.name.upper()
+        why = f"{written} holds no sums: it is made of them when all are there"
         yield "partial sums", "in a buffer", why
-    yield from _schedule_decisions(plan)
+    yield from _schedule_decisions(plan.staging)
 
 
-def _staging(plan: Plan, name: str) -> Row:
+def _staging(staging: Staging, name: str) -> Row:
     """Return the row that says how A or B gets from memory to the multiply-adds."""
-    product, operand = plan.product, plan.operands[name]
-    element, shift = plan.factor(name), product.shifts[name]
+    product, operand = staging.product, staging.operands[name]
+    element, shift = staging.factor(name), product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
-    if name == "b" and plan.packed_format is not None:
-        return "B", "packed before", f"{plan.packed_format.text}{loaded}"
-    if name == "a" and isinstance(plan.spec.a, Packed):
-        return "A", "packed before", formats_of(plan.spec, plan.target)["a"].text
+    if name == "b" and staging.form is not None:
+        return "B", "packed before", f"{staging.form.text}{loaded}"
+    if name == "a" and isinstance(staging.problem.spec.a, Packed):
+        return (
+            "A",
+            "packed before",
+            formats_of(staging.problem.spec, staging.problem.target)["a"].text,
+        )
     grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
-    if name in plan.packs:
+    if name in staging.packs:
         change = _change(operand.type, element, shift, operand.rounded)
-        if product.unit is not None and plan.input_of(plan.across).name == name:
+        if product.unit is not None and staging.input_of(staging.problem.across).name == name:
             done = "copied" if operand.type == element and not shift else "converted"
             return name.upper(), f"{done} in blocks", f"{change}, rows along K, filled with zeros"
         return name.upper(), "converted as it is packed", f"{change}, {grouped}"
-    if name not in plan.sources:
+    if name not in staging.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
-    change = _change(plan.sources[name].type, operand.type, shift, plan.sources[name].rounded)
-    if plan.spec.sums_blocks:
-        return name.upper(), *_in_blocks(plan.spec, change)
+    change = _change(staging.sources[name].type, operand.type, shift, staging.sources[name].rounded)
+    if staging.problem.spec.sums_blocks:
+        return name.upper(), *_in_blocks(staging.problem.spec, change)
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
 
@@ -227,9 +235,9 @@ def _change(source: str, type_: str, shift: int, rounded: str = "") -> str:
     return type_ if source == type_ else f"{source} to {type_}"
 
 
-def _corrections(plan: Plan) -> Iterator[Row]:
+def _corrections(staging: Staging) -> Iterator[Row]:
     """Yield the rows about corrections of the sums, for zero points and shifts of A and B."""
-    spec, shifts = plan.spec, plan.product.shifts
+    spec, shifts = staging.problem.spec, staging.product.shifts
     stored = isinstance(spec.b, Packed)
     lines = {"a": ("b", "B's columns"), "b": ("a", "A's rows")}
     for name, (other, summed) in lines.items():
@@ -252,9 +260,9 @@ def _joined(zero: object, name: str, shift: int) -> str:
     return str((zero if isinstance(zero, int) else 0) + shift)
 
 
-def _output(plan: Plan) -> Row:
+def _output(staging: Staging) -> Row:
     """Return the row that says how sums become elements of the output."""
-    spec, element = plan.spec, plan.output.type
+    spec, element = staging.problem.spec, staging.output.type
     if spec.stays_integer:
         parts = ["in s32"]
     else:
@@ -268,23 +276,20 @@ def _output(plan: Plan) -> Row:
         parts += rounded + ([] if element == spec.type and spec.stays_integer else ["saturated"])
     elif element != spec.type and element not in ("f32", "f64"):
         parts.append("rounded to nearest even")
-    return plan.output.name.upper(), element, ", ".join(parts)
+    return staging.output.name.upper(), element, ", ".join(parts)
 
 
-def _schedule_decisions(plan: Plan) -> Iterator[Row]:
-    schedule = plan.schedule
+def _schedule_decisions(staging: Staging) -> Iterator[Row]:
+    schedule = staging.problem.schedule
     why = "asked for"
     if schedule.tails == "auto":
-        masks = any(vector.mask for vector in plan.vectors)
+        masks = any(vector.mask for vector in staging.vectors)
         how = "masked vectors" if masks else "partial accesses or narrower vectors"
         why = f"last columns or rows: {how}, or a last vector that overlaps the previous one"
-    if plan.bounces:
+    if staging.problem.bounces:
         why += "; a partly filled vector passes through a buffer on the stack"
     yield "tails", schedule.tails, why
-    if plan.transposed:
-        yield (
-            "store",
-            "transposed",
-            f"{plan.output.name.upper()} is contiguous across the vectors: blocks are transposed "
-            f"in registers, so that {plan.across} is contiguous",
-        )
+    if staging.transposed:
+        why = f"{staging.output.name.upper()} is contiguous across the vectors: blocks are "
+        why += f"transposed in registers, so that {staging.problem.across} is contiguous"
+        yield "store", "transposed", why

@@ -15,7 +15,8 @@ from typing import Any
 from tilewright.ir.nest import Program
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.estimate.work import peak
-from tilewright.plan.plan import NOMINAL, Plan
+from tilewright.plan.plan import Plan
+from tilewright.plan.problem import NOMINAL, Staging
 from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
@@ -53,15 +54,16 @@ def picture(plan: Any, program: Program, of_peak: float | None = None) -> str:
     """
     one = next(iter(routine_of(plan).nests(plan)), None)
     found = list(islice(cover(one), _MOST_GRIDS + 1)) if one else []
-    m, n, k = (number(plan.sizes[d]) for d in "mnk")
-    unknown = sorted({str(s) for d in "mnk" for s in plan.sizes[d].free_symbols})
+    sizes = one.problem.sizes if one else plan.sizes
+    m, n, k = (number(sizes[d]) for d in "mnk")
+    unknown = sorted({str(s) for d in "mnk" for s in sizes[d].free_symbols})
     shown = f"; {', '.join(unknown)} of the call drawn as {NOMINAL}" if unknown else ""
     title = f"{formula(plan)}, {m} x {n} x {k}, on {plan.target.name}{shown}"
     parts = [text(24, 30, title[:118], size=15, more=f"font-weight='bold' {SANS}")]
     parts += _map(_View.of(m, n, found), k)
     parts += _nest(program)
     if found and one:
-        parts += _registers(one, _largest(found))
+        parts += _registers(one.staging, _largest(found))
         parts += _roofline(roof(one), of_peak)
     return document(_WIDTH, _HEIGHT, title, parts)
 
@@ -206,14 +208,14 @@ def _code(x: float, y: float, words: str) -> str:
 # --- registers -----------------------------------------------------------------------------------
 
 
-def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
+def _registers(staging: Staging, tile: RegisterTile) -> Iterator[str]:
     """Yield the SVG of the registers: accumulators as they are in C, then all other registers.
 
     Each set of accumulators is a block of boxes.
     """
     shape, budget, size = tile.shape, tile.shape.budget, 17
     unit = shape.unit or shape.sums
-    held = unit.registers[plan.element] if unit else plan.target.registers
+    held = unit.registers[staging.element] if unit else staging.problem.target.registers
     yield text(_MIDDLE, 62, f"Registers: {budget.total} of {held}")
     top, x = 84.0, float(_MIDDLE)
     side = min(size, 150 / max(1, shape.bands), 210 / max(1, shape.vectors * shape.k_split))
@@ -224,8 +226,8 @@ def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
             yield box(x + column * side, top + row * side, side, side, FILLS[0])
         x += shape.vectors * side + 8
     names = {
-        plan.input_of(plan.along).name.upper(): budget.along,
-        plan.input_of(plan.across).name.upper(): budget.across,
+        staging.input_of(staging.problem.along).name.upper(): budget.along,
+        staging.input_of(staging.problem.across).name.upper(): budget.across,
         "mask": budget.masks,
         "free": max(0, held - budget.total) // budget.registers,
     }
@@ -272,12 +274,12 @@ class Roof:
 def roof(plan: Plan) -> Roof:
     """Return the roofline of a plan that has tiles, from its target's core and its estimate."""
     core, spec = plan.target.core, plan.spec
-    m, n, k = (number(plan.sizes[d]) for d in "mnk")
-    count = number(plan.batch.count) if plan.batch else 1
-    form = plan.packed_format
+    m, n, k = (number(plan.problem.sizes[d]) for d in "mnk")
+    count = number(plan.problem.batch.count) if plan.problem.batch else 1
+    form = plan.staging.form
     of_b = k * n * ITEMSIZE[spec.b.type] if form is None else form.of(k, n).nbytes
     moved = (m * k * ITEMSIZE[spec.a.type] + of_b * spec.products) * count
-    moved += m * n * ITEMSIZE[plan.output.type] * (2 if spec.beta != 0 else 1)
+    moved += m * n * ITEMSIZE[plan.staging.output.type] * (2 if spec.beta != 0 else 1)
     summed, most = estimate(plan, {}), 2 * peak(plan)
     names = [f"L{i + 1}" for i in range(len(core.caches))]
     slopes = {

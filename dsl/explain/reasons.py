@@ -8,6 +8,7 @@ from tilewright.ir.nest import Program
 from tilewright.ir.ops import Loop, TileProgram
 from tilewright.lower.tile.store import LONG, length
 from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.plan.routine import Row
 from tilewright.plan.tiling.tiles import RegisterTile
 
@@ -36,7 +37,7 @@ def planned_of(nests: Sequence[Plan], tile: TileProgram) -> tuple[Plan, Register
 
     None if the program computes no part of C.
     """
-    every = ((plan, each) for plan in nests for each in plan.tiles)
+    every = ((plan, each) for plan in nests for each in plan.tiling.tiles)
     return next((pair for pair in every if pair[1].number == tile.planned), None)
 
 
@@ -74,12 +75,12 @@ def _names(sizes: Sequence[str]) -> str:
     return ", ".join(sizes[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:
+def why_lines(staging: Staging, tile: TileProgram) -> Iterator[str]:
     """Yield the reason why a tile updates C in a loop over rows of sums, not in straight code."""
     for loop in (op for op in tile.end if isinstance(op, Loop)):
         count, trips = length(loop.body), text_of(loop.trips)
         begin = f"a loop over {trips} lines of sums, {count} operations each"
-        if plan.product.unit is not None:
+        if staging.product.unit is not None:
             yield f"{begin}: vectors take the sums of a matrix unit from memory"
         else:
             yield f"{begin}: straight code of more than {LONG} would crowd the instruction cache"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tilewright.ir.nest import Program
 from tilewright.plan.plan import ByRows, Plan
+from tilewright.plan.problem import Problem
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
@@ -31,32 +32,32 @@ def schedule_of(plan: Plan | ByRows, program: Program) -> Schedule | None:
 
 
 def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
-    asked, shape = plan.schedule, tile.shape
+    asked, shape = plan.problem.schedule, tile.shape
     steps = tile.unroll.steps or value(tile.steps) or 0
     steps = -(-steps // shape.k_split) * shape.k_split
     return Schedule(
-        tile=asked.tile or _size(plan, tile),
-        loops=plan.outer + plan.inner,
+        tile=asked.tile or _size(plan.problem, tile),
+        loops=plan.nest.outer + plan.nest.inner,
         block=asked.block,
         k_unroll=steps if 0 < steps <= _STRAIGHT else None,
         k_split=shape.k_split,
-        vectorize=plan.vectorize,  # type: ignore[arg-type]
-        pack=plan.packs or None,  # type: ignore[arg-type]
+        vectorize=plan.problem.vectorize,  # type: ignore[arg-type]
+        pack=plan.staging.packs or None,  # type: ignore[arg-type]
         tails=asked.tails,
         prefetch=asked.prefetch,
         threads=asked.threads,
-        stores="stream" if plan.streams == 1 else asked.stores,
+        stores="stream" if plan.nest.streams == 1 else asked.stores,
     )
 
 
-def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:
+def _size(problem: Problem, tile: RegisterTile) -> tuple[int, int]:
     """Return the rows and columns of a tile.
 
     A size that is known only at the call is replaced by that of whole vectors.
     """
     shape = tile.shape
-    along = shape.vectors * (1 if plan.dot else shape.vector.lanes)
-    whole = {plan.along: along, plan.across: shape.rows}
+    along = shape.vectors * (1 if problem.dot else shape.vector.lanes)
+    whole = {problem.along: along, problem.across: shape.rows}
     sizes = {"m": value(tile.mr), "n": value(tile.nr)}
     rows, columns = (sizes[dim] or whole[dim] for dim in "mn")
     return rows, columns

@@ -26,7 +26,8 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.loops import Decided
-from tilewright.plan.plan import NOMINAL, Plan
+from tilewright.plan.plan import Plan
+from tilewright.plan.problem import NOMINAL, Problem, Staging
 from tilewright.plan.routine import routine_of
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.plan.tiling.tiles import RegisterTile, steps_text
@@ -205,40 +206,40 @@ def _times(count: Expr) -> str:
 
 def _tile(tile: TileProgram, plan: Plan, planned: RegisterTile) -> Iterator[str]:
     sizes = f"{text_of(planned.mr)} x {text_of(planned.nr)} of C"
-    yield f"size       {sizes}: {_why_size(plan, planned)}"
+    yield f"size       {sizes}: {_why_size(plan.problem, planned)}"
     if planned.steps == 0:
         return
-    if plan.dot:
+    if plan.problem.dot:
         yield "feed       vectors of A and B along K; the lanes are added at the end"
     else:
-        yield f"feed       {_form_text(plan, planned.shape)}"
+        yield f"feed       {_form_text(plan.staging, planned.shape)}"
     yield f"K sets     {planned.shape.k_split}: {planned.why_split}"
     steps = planned.unroll.steps
-    counted = steps_text(plan.product, steps)
+    counted = steps_text(plan.staging.product, steps)
     how = f"{steps} {counted} per iteration" if steps else "all of K, without a loop"
     yield f"unroll     {how}: {planned.unroll.reason}"
     yield f"bound      {planned.bound}"
-    for text in reasons.why_lines(plan, tile):
+    for text in reasons.why_lines(plan.staging, tile):
         yield f"end        {text}"
 
 
-def _form_text(plan: Plan, shape: TileShape) -> str:
-    depth = plan.product.depth
+def _form_text(staging: Staging, shape: TileShape) -> str:
+    depth = staging.product.depth
     if shape.height > 1:
         cols = shape.vector.lanes // shape.height
         if shape.unit is not None:
             cols = shape.vector.lanes
         return f"registers of groups of both; each multiply-add sums {shape.height} x {cols} of C"
     return _FORM_TEXTS[shape.form].format(
-        other=plan.input_of(plan.across).name.upper(),
+        other=staging.input_of(staging.problem.across).name.upper(),
         lanes=shape.vector.lanes if shape.form == "lane_s" else shape.group,
         one="one element" if depth == 1 else f"one group of {depth} elements",
-        steps=steps_text(plan.product, shape.vector.lanes),
+        steps=steps_text(staging.product, shape.vector.lanes),
     )
 
 
-def _why_size(plan: Plan, planned: RegisterTile) -> str:
-    tile = plan.schedule.tile
+def _why_size(problem: Problem, planned: RegisterTile) -> str:
+    tile = problem.schedule.tile
     if tile is None:
         return "the cost model's cut, in equal parts"
     if (value(planned.mr), value(planned.nr)) == tile:

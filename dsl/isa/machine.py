@@ -77,7 +77,8 @@ class Core:
     - ``widths``: rates for narrower vectors if they differ, narrowest first.
     - ``speeds``: speeds of single multiply-add instructions. An instruction without an entry takes
       ``instructions / fma_units`` cycles. Its latency is ``MulAdd.latency``, or the core's.
-    - ``caches``: nearest to the core first. ``memory``: bytes per cycle from main memory.
+    - ``caches``: nearest to the core first. ``second``: L2, or the only one. ``memory``: bytes per
+      cycle from main memory.
 
     Corrections of the estimate:
 
@@ -124,12 +125,14 @@ class Core:
     _at: Mapping[int, Core] = field(init=False, repr=False, compare=False)
     _speeds: Mapping[str, Speed] = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
+    second: Cache = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         numbers = self.fma_latency, self.fma_units, self.issue, self.loads, self.memory, self.caches
         object.__setattr__(self, "_hash", hash(numbers))
         narrower = {size: self._narrowed(size) for size in _SIZES if self.widths or self.speeds}
         object.__setattr__(self, "_at", narrower)
+        object.__setattr__(self, "second", self.caches[:2][-1])
         object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
 
     def __hash__(self) -> int:
@@ -153,11 +156,6 @@ class Core:
             spread=width.spread,
             shared=width.shared,
         )
-
-    @property
-    def second(self) -> Cache:
-        """The L2 cache, or the only cache."""
-        return self.caches[:2][-1]
 
     def at(self, size: int) -> Core:
         """Return the core with its rates for vectors of ``size`` bytes."""

@@ -18,8 +18,9 @@ from .estimate.work import unpack_cycles
 from .formats.quantized_b import quantized_product
 from .loops import Decision
 from .panels import unpacked_block
-from .plan import NOMINAL, ByRows, Plan
+from .plan import ByRows, Plan
 from .planner import cheapest, make_plan, product_cycles
+from .problem import NOMINAL
 from .tiling.blocking import with_tiles
 from .vector_axis import unpacks_in_panels
 
@@ -68,15 +69,21 @@ def _plan_quantized(
     if spec.sums_blocks and unpacked is None:
         given, more = _rows_in_blocks(spec, given)
         why |= more
-    plan = replace(cheapest(spec, given, vectors, why), target=target)
+    plan = _for(cheapest(spec, given, vectors, why), target)
     open_ = replace(schedule, tile=None, k_unroll=None, k_split=None, stores=None, threads=None)
-    if unpacked is None or (asked is None and open_ != Schedule()) or not plan.tiles:
+    if unpacked is None or (asked is None and open_ != Schedule()) or not plan.tiling.tiles:
         return plan
     found = cheapest(spec, unpacked[0], target, unpacked[1])
     rows = asked or _fewest_rows(plan, found)
     if rows is None or most < rows:
         return plan
     return found if fixed else _from(plan, rows, found)
+
+
+def _for(plan: Plan, target: Target) -> Plan:
+    """Return ``plan``, made without the target's matrix unit, as a plan for ``target``."""
+    problem = replace(plan.problem, target=target)
+    return replace(plan, staging=replace(plan.staging, problem=problem))
 
 
 def _unpacked_first(spec: Gemm, given: Schedule, target: Target) -> Explained | None:
@@ -120,11 +127,11 @@ def _fewest_rows(plan: Plan, other: Plan) -> int | None:
 
     ``other`` unpacks B first, ``plan`` does not.
     """
-    if other.product.partial and other.product.unit is None:
+    if other.staging.product.partial and other.staging.product.unit is None:
         return _fewest_of_numbers(plan, other)
-    if other.product.unit is None:
-        return 2 * max(tile.shape.rows for tile in plan.tiles) + 1
-    most, columns = 2 * other.product.unit.rows, value(plan.sizes["n"]) or NOMINAL
+    if other.staging.product.unit is None:
+        return 2 * max(tile.shape.rows for tile in plan.tiling.tiles) + 1
+    most, columns = 2 * other.staging.product.unit.rows, value(plan.problem.sizes["n"]) or NOMINAL
     faster = (
         rows
         for rows in range(1, most)
@@ -140,10 +147,10 @@ def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
     table. The result is a multiple of the tile's rows. ``other`` counts as faster only if it saves
     at least the share ``PAYS`` of the time.
     """
-    columns, tile = value(plan.sizes["n"]) or NOMINAL, other.panel_tile
+    columns, tile = value(plan.problem.sizes["n"]) or NOMINAL, other.nest.panel_tile
     assert tile is not None
-    unpacking = unpack_cycles(other) * columns * (value(plan.sizes["k"]) or NOMINAL)
-    most, _ = unpacked_block(other.product)
+    unpacking = unpack_cycles(other.staging) * columns * (value(plan.problem.sizes["k"]) or NOMINAL)
+    most, _ = unpacked_block(other.staging.product)
 
     def pays(rows: int) -> bool:
         less = (1 - PAYS) * product_cycles(plan, rows, columns)
@@ -156,10 +163,10 @@ def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
 
 def _from(plan: Plan, rows: int, found: Plan) -> ByRows:
     """Return a plan with two nests: ``plan`` for fewer than ``rows`` rows, else ``found``."""
-    found = with_tiles(found, len(plan.tiles))
+    found = with_tiles(found, len(plan.tiling.tiles))
     loops = next(d for d in found.decisions if d.what == "loops")
     how = f"{loops.reason}, in panels as wide as the tile, and not by each tile that loads it"
-    if not found.packs:
-        how = f"{found.product.mnemonic}, and what matrices hold of B is unpacked first"
+    if not found.staging.packs:
+        how = f"{found.staging.product.mnemonic}, and what matrices hold of B is unpacked first"
     said = Decision("many rows", f"from {rows} on {loops.choice}", how)
     return ByRows(plan.spec, plan.target, (*plan.decisions, said), rows, (plan, found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
@@ -28,9 +29,13 @@ class Decided:
 
     __slots__ = ()
 
-    spec: Spec
-    target: Target
     decisions: tuple[Decision, ...]
+    if TYPE_CHECKING:  # fields of most plans, properties of others
+
+        @property
+        def spec(self) -> Spec: ...  # noqa: D102
+        @property
+        def target(self) -> Target: ...  # noqa: D102
 
     def __repr__(self) -> str:
         said = ", ".join(f"{each.what}={each.choice!r}" for each in self.decisions)

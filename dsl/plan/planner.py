@@ -21,12 +21,13 @@ from tilewright.symbolic import size_expr, value
 from .contraction import Product, check_math
 from .defaults import asking_ahead, default_schedule
 from .estimate.work import convert_cycles, move_cycles
-from .formats.lookup import format_of, format_of_a, height_of_d
+from .formats.lookup import format_of_a, height_of_d
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import in_panels, unpacked_block, why_blocks
-from .plan import NOMINAL, Plan
-from .staging import is_plain, product_of, same_types, stage_operands
+from .plan import Nest, Plan
+from .problem import NOMINAL, Problem, Staging, same_types
+from .staging import by_panels, is_plain, product_of, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
 from .tiling.cost_model import choose
@@ -87,9 +88,9 @@ def cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, s
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
     # If one of the plans transposes an operand for vectors along K, unknown sizes count as
     # ``NOMINAL`` in all plans, because such plans exist only for rows that are known to be short.
-    turns = any(plan.dot and plan.packs for plan in plans)
-    unknown = NOMINAL if turns or len({plan.vectorize for plan in plans}) == 1 else 0
-    unpacked = {plan.vectorize for plan in plans if not plan.packs}
+    turns = any(plan.problem.dot and plan.staging.packs for plan in plans)
+    unknown = NOMINAL if turns or len({plan.problem.vectorize for plan in plans}) == 1 else 0
+    unpacked = {plan.problem.vectorize for plan in plans if not plan.staging.packs}
     most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2
     costs = [layout_cycles(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
@@ -128,28 +129,36 @@ def _few(target: Target, product: Product) -> float:
 def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:
     plan = plans[best]
     if len(plans) == 1:
-        reason = "asked for" if plan.schedule.vectorize else "the only way the operands allow"
+        reason = (
+            "asked for" if plan.problem.schedule.vectorize else "the only way the operands allow"
+        )
     else:
         others = ", ".join(
-            f"{p.vectorize}{_ahead(p)} {cost:.0f}" if cost else f"{p.vectorize}{_ahead(p)}"
+            f"{p.problem.vectorize}{_ahead(p.staging)} {cost:.0f}"
+            if cost
+            else f"{p.problem.vectorize}{_ahead(p.staging)}"
             for p, cost in zip(plans, costs, strict=True)
             if p is not plan
         )
         reason = f"estimated at {costs[best]:.0f} cycles; {others}"
         if not costs[best]:
             reason = f"estimated as fast as {others}: a size is 0, or known only at the call"
-    along = Decision("vectorize", plan.vectorize, reason)
-    if not plan.packs:
+    along = Decision("vectorize", plan.problem.vectorize, reason)
+    if not plan.staging.packs:
         return (along,)
-    how = "padded to whole vectors, for tails='bounce'" if plan.bounces else "contiguous"
-    why = "asked for" if plan.schedule.pack == plan.packs else f"so that the vectors are {how}"
-    return (along, Decision("pack", plan.packs, why))
+    how = "padded to whole vectors, for tails='bounce'" if plan.problem.bounces else "contiguous"
+    why = (
+        "asked for"
+        if plan.problem.schedule.pack == plan.staging.packs
+        else f"so that the vectors are {how}"
+    )
+    return (along, Decision("pack", plan.staging.packs, why))
 
 
-def _ahead(plan: Plan) -> str:
+def _ahead(staging: Staging) -> str:
     """Return a text that says which operands a plan packs or converts before its tiles."""
-    packed = f" with {' and '.join(plan.packs.upper())} packed" if plan.packs else ""
-    converted = " and ".join(name.upper() for name in sorted(plan.sources))
+    packed = f" with {' and '.join(staging.packs.upper())} packed" if staging.packs else ""
+    converted = " and ".join(name.upper() for name in sorted(staging.sources))
     return f"{packed} with {converted} converted first" if converted else packed
 
 
@@ -195,22 +204,20 @@ def _in_rows_of_d(spec: Gemm, schedule: Schedule, target: Target, along: str) ->
     )
 
 
-def _blocks(
-    schedule: Schedule, loops: str, element: str, target: Target, along: str
-) -> dict[str, int]:
+def _blocks(problem: Problem, loops: str, element: str) -> dict[str, int]:
     """Return the block sizes: those of the schedule, and for the others what the caches hold.
 
     The panel across the vectors stays in L1 while a block along the vectors is read. That block is
     in the farthest cache that is fast enough for the tiles. The size across the vectors is limited
     by the stack.
     """
-    caches, item = target.core.caches, ITEMSIZE[element]
-    passing = _passing(target)
+    schedule, caches = problem.schedule, problem.target.core.caches
+    item, passing = ITEMSIZE[element], _passing(problem.target)
     # For a block in L2, rows are half as long as for one in the last cache, and twice as many.
     rows = PANEL_ROWS if passing == caches[-1].size else 2 * PANEL_ROWS
     k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (rows * item))
-    across = "m" if along == "n" else "n"
-    sizes = {"k": k, across: STACK_BYTES // (k * item), along: passing // (k * item)}
+    across, along = STACK_BYTES // (k * item), passing // (k * item)
+    sizes = {"k": k, problem.across: across, problem.along: along}
     twice = {d: max(1, size) for d, size in sizes.items() if loops.lower().count(d) == 2}
     return twice | dict(schedule.block)
 
@@ -273,55 +280,36 @@ def _in_whole_steps(
 def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
     schedule = _in_blocks(layout, spec, given, target)
-    bounces = schedule.tails == "bounce"
-    target = uncut(target) if bounces else target
+    target = uncut(target) if schedule.tails == "bounce" else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     panels = packs_in_panels(spec, schedule, target)
     unpacks = unpacks_in_panels(spec, schedule, target)
     blocks = packs if converts_in_blocks(spec, schedule, target) else ""
-    staging = stage_operands(
-        spec, target, vectorize, sizes, packs, panels=panels, unpacks=unpacks, blocks=blocks
-    )
-    _check_product(schedule, staging.product, target)
-    if not (is_plain(spec, target) or panels or blocks):
-        # Nothing else is packed here: operands are packed when they are converted.
-        packs = "b" if unpacks else ""
-    along = "m" if vectorize == "k" else vectorize
-    by_rows = vectorize == "n" and staging.by_panels(sizes)
-    if isinstance(spec.d, Packed) and not (packs or by_rows):
-        schedule = _in_rows_of_d(spec, schedule, target, along)
-    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)
-    if schedule is not given and isinstance(spec.d, Packed) and not packs:
+    problem = Problem(spec, schedule, target, vectorize, sizes, batch_of(spec))
+    staging = stage_operands(problem, packs, panels=panels, unpacks=unpacks, blocks=blocks)
+    product, packs = staging.product, staging.packs
+    _check_product(schedule, product, target)
+    in_rows = vectorize == "n" and by_panels(staging)
+    rows_of_d = isinstance(spec.d, Packed) and not packs
+    if rows_of_d and not in_rows:
+        schedule = _in_rows_of_d(spec, schedule, target, problem.along)
+    outer, inner, loop_reason = read_loops(spec, schedule, problem.along, packs, in_rows)
+    if schedule is not given and rows_of_d:
         loop_reason = "rows of D stay in a cache until they are packed"
     elif schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
     schedule, why_ahead = asking_ahead(spec, schedule, target, vectorize, packs)
-    steps = _blocks(schedule, outer + inner, staging.product.across, target, along)
+    problem = replace(problem, schedule=schedule)
+    steps = _blocks(problem, outer + inner, product.across)
     if unpacks:
-        rows, columns = unpacked_block(staging.product)
+        rows, columns = unpacked_block(product)
         steps |= {"m": rows, "n": min(columns, value(sizes["n"]) or NOMINAL)}
-    chosen, (steps, more) = steps, _in_whole_steps(steps, staging.product)
+    chosen, (steps, more) = steps, _in_whole_steps(steps, product)
     return Plan(
-        spec=spec,
-        schedule=schedule,
-        target=target,
-        product=staging.product,
-        vectorize=vectorize,
-        across="n" if along == "m" else "m",
-        transposed=vectorize != "k"
-        and value(staging.operands[spec.output].strides[vectorize]) != 1,
-        outer=outer.lower() if schedule.threads == 1 else outer,
-        inner=inner,
-        blocks=steps,
-        sizes=sizes,
-        operands=staging.operands,
-        sources=staging.sources,
-        batch=batch_of(spec),
-        packs=packs,
-        padded=staging.padded or bounces,
-        packed_format=format_of(spec, target) if isinstance(spec.b, Packed) else None,
+        staging=replace(staging, problem=problem),
+        nest=Nest(outer.lower() if schedule.threads == 1 else outer, inner, steps),
         decisions=(
-            Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
+            Decision("product", product.mnemonic or "multiply, add", staging.reason),
             Decision("loops", outer + inner, loop_reason),
             *threads_decision(schedule, outer),
             *_prefetch_decision(spec, schedule, why_ahead),
@@ -339,27 +327,33 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
     rows or columns. ``most`` is large if vectors would otherwise run along K, and small if another
     layout needs no packing.
     """
-    known = {d: value(plan.sizes[d]) for d in "mnk"}
+    known = {d: value(plan.problem.sizes[d]) for d in "mnk"}
     extents = {d: unknown if size is None else size for d, size in known.items()}
-    across, along, depth = extents[plan.across], extents[plan.along], extents["k"]
+    across, along, depth = extents[plan.problem.across], extents[plan.problem.along], extents["k"]
     if not across or not along or not depth:
         return 0.0
     product = product_cycles(plan, across, along)
     lines = {"a": extents["m"], "b": extents["n"]}
-    unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
-    held = {"a": plan.blocks.get("m", known["m"]), "b": plan.blocks.get("n", known["n"])}
-    if any(depth * (held[x] or inf) * ITEMSIZE[plan.element] > most for x in unasked):
+    unasked = (
+        plan.staging.packs
+        if not (plan.problem.schedule.pack or plan.problem.schedule.vectorize)
+        else ""
+    )
+    held = {"a": plan.nest.blocks.get("m", known["m"]), "b": plan.nest.blocks.get("n", known["n"])}
+    if any(depth * (held[x] or inf) * ITEMSIZE[plan.staging.element] > most for x in unasked):
         return inf
-    packing = sum(depth * lines[name] * move_cycles(plan, name) for name in plan.packs)
-    converting = sum(depth * lines[name] * convert_cycles(plan) for name in plan.sources)
-    count = (value(plan.batch.count) or 1) if plan.batch else 1
-    return (count if "b" in plan.outer else 1) * (product + packing) + count * converting
+    packing = sum(
+        depth * lines[name] * move_cycles(plan.staging, name) for name in plan.staging.packs
+    )
+    converting = sum(depth * lines[name] * convert_cycles(plan) for name in plan.staging.sources)
+    count = value(plan.problem.matrices) or 1
+    return (count if "b" in plan.nest.outer else 1) * (product + packing) + count * converting
 
 
 def product_cycles(plan: Plan, across: int, along: int) -> float:
     """Return the cycles of the product, with the schedule's tile or the cheapest tiles."""
-    steps = plan.counted(*plan.outside.steps(plan.sizes["k"], finish=False))
-    request, tile = request_at(plan.outside, steps, False), plan.asked_tile
+    steps = plan.staging.counted(*plan.staging.steps(plan.problem.sizes["k"]))
+    request, tile = request_at(plan.staging, plan.nest, steps, False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sympy import Expr
 
@@ -19,7 +18,7 @@ from tilewright.spec.types import ITEMSIZE, in_word, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
-from .formats.lookup import format_of_a, plain_format, rounded_b
+from .formats.lookup import format_of, format_of_a, plain_format, rounded_b
 from .formats.packed_b import CACHED_BYTES, packed_a_product, packed_product
 from .formats.quantized_a import rows_format
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
@@ -32,35 +31,24 @@ from .operands import (
     whole_groups,
     whole_vectors,
 )
+from .problem import Problem, Staging, is_empty, same_types
 
 #: Tiles convert operands as they load them only if C has at most this number of rows across the
 #: vectors.
 FEW_LINES = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Staging:
-    """The multiply-add, the operands as tiles read them, and the sources of converted operands.
-
-    ``padded`` is True if the operand along the vectors has space for whole vectors.
-    """
-
-    product: Product
-    operands: Mapping[str, Operand]
-    sources: Mapping[str, Operand]
-    padded: bool
-    reason: str
-
-    def by_panels(self, sizes: Mapping[str, Expr]) -> bool:
-        """True if A is converted in rows, and a cache holds all of B while panels of A are read."""
-        if self.product.unit is not None or self.product.block:
-            return False
-        elements = value(sizes["k"] * sizes["n"])
-        stays = elements is not None and elements * ITEMSIZE[self.product.along] <= CACHED_BYTES
-        steps = self.operands["a"].strides
-        # Otherwise A has K groups of a single row.
-        rows = value(steps["k"]) == 1 and value(steps["m"]) != 1
-        return stays and "a" in self.sources and rows
+def by_panels(staging: Staging) -> bool:
+    """True if A is converted in rows, and a cache holds all of B while panels of A are read."""
+    product, sizes = staging.product, staging.problem.sizes
+    if product.unit is not None or product.block:
+        return False
+    elements = value(sizes["k"] * sizes["n"])
+    stays = elements is not None and elements * ITEMSIZE[product.along] <= CACHED_BYTES
+    steps = staging.operands["a"].strides
+    # Otherwise A has K groups of a single row.
+    rows = value(steps["k"]) == 1 and value(steps["m"]) != 1
+    return stays and "a" in staging.sources and rows
 
 
 def spreads_as(target: Target, type_: str, element: str) -> bool:
@@ -233,24 +221,10 @@ def is_plain(spec: Gemm, target: Target) -> bool:
     return same_types(spec) and not product_of(spec, target, "b").blocks
 
 
-def same_types(spec: Gemm) -> bool:
-    """True if A and B have the accumulators' type, and B is not packed."""
-    alike = spec.a.type == spec.b.type == spec.type and spec.math is None
-    return alike and not spec.is_packed
-
-
 def packs_beside_a(spec: Gemm) -> bool:
     """Return True if the caller packed A and blocks of B may be packed without conversion."""
     alike = spec.a.type == spec.b.type == spec.type and spec.math is None
     return isinstance(spec.a, Packed) and not isinstance(spec.b, Packed) and alike
-
-
-def is_empty(spec: Gemm) -> bool:
-    """True if nothing is summed, or if neither D nor an output uses the sums.
-
-    A and B are then not read.
-    """
-    return spec.k == 0 or (spec.batch is not None and spec.batch.count == 0) or not spec.reads_sums
 
 
 def product_of(
@@ -330,23 +304,17 @@ def _along_k(operand: Operand, product: Product, target: Target) -> bool:
 
 
 def stage_operands(
-    spec: Gemm,
-    target: Target,
-    vectorize: str,
-    sizes: Mapping[str, Expr],
-    first: str = "",
-    *,
-    panels: bool = False,
-    unpacks: bool = False,
-    blocks: str = "",
+    problem: Problem, packs: str, *, panels: bool = False, unpacks: bool = False, blocks: str = ""
 ) -> Staging:
-    """Choose how A and B reach the multiply-adds of ``target``, with vectors along ``vectorize``.
+    """Choose how A and B reach the multiply-adds.
 
-    Operands in ``first`` are converted before the loops although tiles could convert them. With
+    The operands ``packs`` are packed block by block if they need no conversion. Otherwise they are
+    packed as they are converted before the loops, even if tiles could convert them. With
     ``panels``, blocks of both are converted as they are packed. With ``unpacks``, blocks of a
     quantized B are converted to f32. Operands in ``blocks`` are converted inside the loops, block
     by block.
     """
+    spec, target, vectorize, sizes = problem.spec, problem.target, problem.vectorize, problem.sizes
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
@@ -355,10 +323,15 @@ def stage_operands(
     product = product.in_steps(value(sizes["k"]))
     lanes = max(target.of(product.accumulator)[0].lanes, converting_lanes(target, spec.type))
     operands = _given(spec, product, vectorize, sizes, lanes)
-    if same_types(spec) and not product.blocks:
-        return Staging(product, operands, {}, padded=False, reason="of the operands' type")
-    if panels:
-        return Staging(product, operands, {}, padded=True, reason=_reason(product, {}, "packed"))
+    form = format_of(spec, target) if isinstance(spec.b, Packed) else None
+    plain = same_types(spec) and not product.blocks
+    first = packs
+    if not (is_plain(spec, target) or panels or blocks):
+        packs = "b" if unpacks else ""
+    if plain or panels:
+        reason = "of the operands' type" if plain else _reason(product, {}, "packed")
+        padded = problem.bounces or not plain
+        return Staging(problem, product, operands, {}, padded, reason, packs, form)
     seen, sources, padded = dict(operands), dict[str, Operand](), True
     if spec.quantized is not None:
         format_ = quantized_format(spec, target)
@@ -368,8 +341,8 @@ def stage_operands(
             ahead = rows_format(spec, target).operands("a")
             seen |= {name: part for name, part in ahead.items() if name in seen}
     elif isinstance(spec.b, Packed):
-        form = plain_format(spec, target).of(sizes["k"], sizes["n"])
-        seen["b"] = packed_by_caller(form, spec.batch)
+        laid = plain_format(spec, target).of(sizes["k"], sizes["n"])
+        seen["b"] = packed_by_caller(laid, spec.batch)
     elif along not in blocks:
         line = "k" if vectorize == "k" else lines[along]
         padded = not fits_along(operands[along], product, target, line, sizes)
@@ -380,8 +353,8 @@ def stage_operands(
     if spec.sums_blocks:
         sources |= {} if isinstance(spec.a, Packed) else {"a": operands["a"]}
     elif isinstance(spec.a, Packed):
-        form_of_a = format_of_a(spec, target).of(sizes["k"], sizes["m"])
-        seen["a"] = packed_by_caller(form_of_a, spec.batch)
+        laid = format_of_a(spec, target).of(sizes["k"], sizes["m"])
+        seen["a"] = packed_by_caller(laid, spec.batch)
     elif across not in blocks:
         source, line = operands[across], lines[across]
         if across in first or not fits_across(source, product, target, line):
@@ -392,7 +365,8 @@ def stage_operands(
     if is_empty(spec):
         sources, tail = {}, None
     seen |= {} if tail is None else {tail.name: tail}
-    return Staging(product, seen, sources, padded, _reason(product, sources))
+    padded, reason = padded or problem.bounces, _reason(product, sources)
+    return Staging(problem, product, seen, sources, padded, reason, packs, form)
 
 
 def _given(

@@ -171,7 +171,7 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
     """
     plan = step.plan
     key = (*(getattr(plan, name, None) for name in ("spec", "schedule", "leading")),
-           *(nest.schedule for nest in getattr(plan, "nests", ())))  # fmt: skip
+           *(nest.problem.schedule for nest in getattr(plan, "nests", ())))  # fmt: skip
     if key not in programs:
         one = in_order(routine_of(plan).stages(plan))
         programs[key] = f"stage{len(programs)}_", one

@@ -60,7 +60,8 @@ class Product(Routine[Gemm, Plan | ByRows]):
 
     def flops(self, plan: Plan | ByRows) -> Expr:
         """Return the flops of all products of the batch."""
-        return flops_of(plan.nests[0])
+        problem = plan.nests[0].problem
+        return flops_of(plan.spec, problem.sizes, problem.matrices)
 
     def estimate(
         self, plan: Plan | ByRows, sizes: Mapping[str, int], *, cold: bool
@@ -78,7 +79,7 @@ class Product(Routine[Gemm, Plan | ByRows]):
 
     def static_offsets(self, plan: Plan | ByRows) -> Mapping[str, tuple[int, ...]]:
         """Return the offsets of ``tw.Offsets`` that the spec gives."""
-        batch = plan.nests[0].batch
+        batch = plan.nests[0].problem.batch
         return batch.static if batch else {}
 
 
@@ -108,7 +109,7 @@ class Stack(Routine[Gemm, StackPlan]):
 
     def flops(self, plan: StackPlan) -> Expr:
         """Return the flops of all products."""
-        return flops_of(plan)
+        return flops_of(plan.spec, plan.sizes, plan.batch.count)
 
     def estimate(self, plan: StackPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:
         """Return the estimate; None if there is nothing to sum."""
@@ -139,11 +140,11 @@ def _reasons(plan: Plan | ByRows, program: Program) -> Iterator[Row]:
 
 
 def _sums(plan: Plan | ByRows) -> bool:
-    return any(tile.steps != 0 for tile in plan.nests[0].tiles)
+    return any(tile.steps != 0 for tile in plan.nests[0].tiling.tiles)
 
 
 def _converts(plan: Plan | ByRows) -> bool:
-    return any(nest.finishes or not nest.plain for nest in plan.nests)
+    return any(nest.staging.finishes or not nest.staging.plain for nest in plan.nests)
 
 
 register(Gemm, Plan, Product())

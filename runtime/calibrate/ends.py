@@ -122,8 +122,8 @@ def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
 
 def _sample(kernel: Kernel) -> Sample:
     (plan,) = routine_of(kernel.plan).nests(kernel.plan)
-    request = request_at(plan.outside, plan.sizes["k"], False)
-    grids = grids_of(plan.passes["whole"])
+    request = request_at(plan.staging, plan.nest, plan.problem.sizes["k"], False)
+    grids = grids_of(plan.tiling.passes["whole"])
     tiles = (
         (g.tile.shape, request, (value(g.along.count) or 1) * (value(g.across.count) or 1))
         for g in grids

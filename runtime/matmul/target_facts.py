@@ -120,7 +120,7 @@ def _panel_lines(target: str, type_: str, along: Literal["m", "n"]) -> int:
         dim("m"), dim("n"), dim("k"), a=type_name(type_), order="C" if along == "n" else "F"
     )
     schedule = Schedule(loops=f"{along}k{across}{across}{along}k", pack="ab")
-    tile = make_plan(spec, schedule, identify(target).description).panel_tile
+    tile = make_plan(spec, schedule, identify(target).description).nest.panel_tile
     assert tile is not None
     return tile["mn".index(along)]
 

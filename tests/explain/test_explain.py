@@ -116,7 +116,7 @@ def test_each_number_stands_beside_its_reason(spec: Spec, name: str) -> None:
 
 def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
     plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
-    request = request_at(plan.outside, plan.sizes["k"], accumulate=False)
+    request = request_at(plan.staging, plan.nest, plan.problem.sizes["k"], accumulate=False)
     best, second = ranking(plan.target, 64, 48, True, request)[:2]
     assert best.cycles < second.cycles
     said = line(explain_plan(plan), "tile ")
@@ -134,8 +134,11 @@ def test_equal_estimates_without_sizes_are_named_as_equal() -> None:
 
 def test_another_number_of_sets_is_estimated_too() -> None:
     plan = plan_for(Gemm(1, 8, 64), Schedule(), targets.load("avx512"))
-    (tile,) = plan.tiles
-    request, core = request_at(plan.outside, tile.steps, accumulate=False), plan.target.core
+    (tile,) = plan.tiling.tiles
+    request, core = (
+        request_at(plan.staging, plan.nest, tile.steps, accumulate=False),
+        plan.target.core,
+    )
     found = shape_of(plan.target, tile.shape.vector, 1, 1, False, replace(request, splits=(2,)))
     assert found is not None
     own, other = (tile_cycles(shape, core, request) for shape in (tile.shape, found))
@@ -196,12 +199,12 @@ def test_explain_and_the_lowering_search_nothing(
 
 def test_what_is_told_is_what_the_plan_recorded() -> None:
     plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
-    (tile,) = plan.tiles
+    (tile,) = plan.tiling.tiles
     assert tile.search is not None
     search = replace(tile.search, estimate="because", runner_up="nothing else")
     unroll = replace(tile.unroll, reason="it is enough")
     told_of = replace(tile, search=search, unroll=unroll, bound="nothing", why_split="one is")
-    text = explain(replace(plan, tiles=(told_of,)), program_for(plan))
+    text = explain(replace(plan, tiling=replace(plan.tiling, tiles=(told_of,))), program_for(plan))
     assert line(text, "tile ") == "8x48  because, bound by nothing; nothing else"
     assert line(text, "k_split").endswith("one is")
     assert line(text, "k_unroll").endswith("it is enough")

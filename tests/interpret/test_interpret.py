@@ -70,7 +70,7 @@ def test_forty_cubed_takes_few_calls_of_python(name: str) -> None:
     finally:
         sys.setprofile(None)
     assert (c == 40).all()
-    lanes = min(grid.tile.shape.vector.lanes for grid in grids_of(plan.passes["whole"]))
+    lanes = min(grid.tile.shape.vector.lanes for grid in grids_of(plan.tiling.passes["whole"]))
     assert calls < 16 * 40**3 / lanes, calls
 
 

@@ -271,7 +271,7 @@ def test_blocks_of_k_keep_groups_whole() -> None:
     for name, size in sizes.items():
         plan = plan_for(spec, schedule, target_of(name))
         program_for(plan)
-        assert plan.blocks["k"] == size
+        assert plan.nest.blocks["k"] == size
         told = [d for d in plan.decisions if d.what == "block k"]
         assert [d.choice for d in told] == ([] if size == 6 else [str(size)])
 

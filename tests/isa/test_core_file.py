@@ -151,7 +151,7 @@ def test_a_shipped_core_speaks_of_its_target_and_chooses_a_tile(core: CoreFile, 
     assert {speed.mnemonic for speed in speeds} <= {op.mnemonic for op in products}
     found = load(name).having([core.name])
     assert found.core == core.cores[name] and core.title in found.title
-    assert plan_for(Gemm(64, 48, 64), Schedule(), found).tiles
+    assert plan_for(Gemm(64, 48, 64), Schedule(), found).tiling.tiles
 
 
 @pytest.mark.parametrize("name", ["avx2", "avx512"])

@@ -170,7 +170,7 @@ def test_sums_that_nothing_reads_are_not_made(target: str) -> None:
     ops = [op for tile in program.tiles for op in walk((*tile.body, *tile.end))]
     assert ops
     assert not any(isinstance(op, (MultiplyAdd, MultiplyMatrices, LoadMatrix)) for op in ops)
-    assert not plan.sources
+    assert not plan.staging.sources
 
 
 @pytest.mark.twice

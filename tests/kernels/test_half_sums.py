@@ -82,17 +82,20 @@ def test_a_schedule_that_sums_longer_is_refused(loops: str) -> None:
     with pytest.raises(ScheduleError, match="sums of more than 16 elements of K would be held"):
         plan_for(halves(8, 32, 64, sums=("f16", 16)), schedule, resolve(HALF))
     assert plan_for(halves(8, 32, 16, sums=("f16", 16)), schedule.__class__(loops="nmk"),
-                    resolve(HALF)).element == "f16"  # fmt: skip
+                    resolve(HALF)).staging.element == "f16"  # fmt: skip
 
 
 @pytest.mark.parametrize("target", ["avx512", "avx10.2", "scalar"])
 def test_where_they_are_no_faster_sums_are_f32s(target: str) -> None:
     for sums in ("f16", ("f16", 16)):
-        assert plan_for(halves(8, 32, 64, sums=sums), tw.Schedule(), resolve(target)).element == (
-            "f32"
-        )
-    assert plan_for(halves(8, 32, 64), tw.Schedule(), resolve(HALF)).element == "f16"
-    assert plan_for(halves(8, 32, 64, sums="f32"), tw.Schedule(), resolve(HALF)).element == "f32"
+        assert plan_for(
+            halves(8, 32, 64, sums=sums), tw.Schedule(), resolve(target)
+        ).staging.element == ("f32")
+    assert plan_for(halves(8, 32, 64), tw.Schedule(), resolve(HALF)).staging.element == "f16"
+    assert (
+        plan_for(halves(8, 32, 64, sums="f32"), tw.Schedule(), resolve(HALF)).staging.element
+        == "f32"
+    )
 
 
 # --- what they are -------------------------------------------------------------------------------

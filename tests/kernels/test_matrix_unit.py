@@ -66,15 +66,15 @@ def test_every_pair_of_signs_has_its_instruction(types: tuple[Any, Any], mnemoni
     a, b = types
     for spec in (tw.Gemm(16, 16, 64, a=a, b=b), tw.Gemm(16, 16, 64, a=a, b=tw.Packed(b))):
         plan = plan_for(spec, tw.Schedule(), AMX)
-        assert plan.product.mnemonic == mnemonic
-        assert not any(plan.product.shifts.values())
+        assert plan.staging.product.mnemonic == mnemonic
+        assert not any(plan.staging.product.shifts.values())
     swapped = plan_for(tw.Gemm(16, 16, 64, a=a, b=b), tw.Schedule(vectorize="m"), AMX)
     assert swapped.product.mnemonic == f"tdpb{mnemonic[5]}{mnemonic[4]}d" or a == "bf16"
 
 
 def test_f16_needs_the_feature() -> None:
     spec = tw.Gemm(16, 16, 32, a="f16")
-    assert plan_for(spec, tw.Schedule(), AMX).product.unit is None
+    assert plan_for(spec, tw.Schedule(), AMX).staging.product.unit is None
     with_it = plan_for(spec, tw.Schedule(), AMX.having(["fp16"]))
     assert with_it.product.mnemonic == "tdpfp16ps"
     assert "_tile_dpfp16ps(" in generate([Request("k", spec, tw.Schedule(), with_it.target)]).text
@@ -90,7 +90,7 @@ def test_f16_needs_the_feature() -> None:
 def test_the_cost_model_chooses_square_and_thin_tiles(
     m: int, n: int, shape: tuple[int, int]
 ) -> None:
-    (tile,) = plan_for(tw.Gemm(m, n, 512, a="s8"), tw.Schedule(), AMX).tiles
+    (tile,) = plan_for(tw.Gemm(m, n, 512, a="s8"), tw.Schedule(), AMX).tiling.tiles
     assert (tile.shape.bands, tile.shape.columns) == shape
 
 
@@ -109,7 +109,7 @@ def test_k_takes_as_few_steps_as_its_depth_allows(k: int, steps: int) -> None:
 def test_blocks_of_k_become_whole_steps() -> None:
     spec, schedule = tw.Gemm(16, 16, 256, a="s8"), tw.Schedule(loops="knmk", block={"k": 32})
     plan = plan_for(spec, schedule, AMX)
-    assert plan.blocks["k"] == 64
+    assert plan.nest.blocks["k"] == 64
     assert any(d.what == "block k" and "64" in d.reason for d in plan.decisions)
 
 
@@ -170,7 +170,7 @@ def test_random_products_on_the_interpreter(cases: Cases) -> None:
     for index, (spec, schedule) in enumerate(small_cases(11, 105)):
         plan = plan_for(spec, schedule, AMX)
         nests = routine_of(plan).nests(plan)
-        if not nests or nests[0].product.unit is None:
+        if not nests or nests[0].staging.product.unit is None:
             continue
         interpreted = Interpreted(spec, schedule, AMX)
         for whole in (True, False):
@@ -393,7 +393,7 @@ def test_a_block_of_rows_stays_in_the_second_cache() -> None:
         spec = tw.Gemm(m, 512, k, a="bf16", b=tw.Packed("bf16"), d=d)
         plan = plan_for(spec, tw.Schedule(), AMX)
         assert isinstance(plan, Plan)
-        return plan.outer + plan.inner, plan
+        return plan.nest.outer + plan.nest.inner, plan
 
     for rows, k in ((64, 512), (256, 1024), (512, 512)):
         assert planned(rows, k)[0] == "nmk", (rows, k)
@@ -406,18 +406,18 @@ def test_a_block_of_rows_stays_in_the_second_cache() -> None:
     for m, k, rows in cut:
         for d in (None, "bf16"):
             loops, plan = planned(m, k, d)
-            assert (loops, plan.blocks["m"]) == ("mnmk", rows), (m, k, d)
+            assert (loops, plan.nest.blocks["m"]) == ("mnmk", rows), (m, k, d)
             text = " ".join(explain_plan(plan).split())
             assert "stays in the second cache" in text and "blocks of 32 columns" in text
     loops, plan = planned(512, 16384)
-    assert (loops, plan.blocks["k"]) == ("mknmk", 8192)
+    assert (loops, plan.nest.blocks["k"]) == ("mknmk", 8192)
     assert planned(512, 16384, "bf16")[0] == "mnmk", "C holds no sums of a part of K"
 
 
 def test_a_square_tile_waits_least_for_the_second_cache() -> None:
     """79 rows by 16 columns read 95 rows for 79 cycles of products, 32 by 32 read 64 for 64."""
     plan = plan_for(tw.Gemm(1024, 1024, 1024, a="bf16", b=tw.Packed("bf16")), tw.Schedule(), AMX)
-    assert {(tile.mr, tile.nr) for tile in plan.tiles} == {(32, 32)}
+    assert {(tile.mr, tile.nr) for tile in plan.tiling.tiles} == {(32, 32)}
 
 
 # -- blocks that are copied, and converted, on the way ---------------------------------------------

@@ -203,8 +203,8 @@ def test_columns_are_not_reduced_in_parallel() -> None:
     for loops in ("NMk", "mNk", "Nmk"):
         with pytest.raises(ScheduleError, match=r'(?s)in parallel.*try: "Mnk"'):
             plan_for(spec, Schedule(loops=loops, threads=2), target)
-    assert plan_for(spec, Schedule(loops="NMk", threads=1), target).outer == "nm"
-    assert plan_for(spec, Schedule(threads=2), target).outer == "Mn"
+    assert plan_for(spec, Schedule(loops="NMk", threads=1), target).nest.outer == "nm"
+    assert plan_for(spec, Schedule(threads=2), target).nest.outer == "Mn"
     with pytest.raises(ScheduleError, match="twice, which is wrong when a row is summed"):
         plan_for(spec, Schedule(tile=(6, 16), tails="overlap"), target)
 

@@ -145,12 +145,14 @@ def test_blocks_are_converted_as_they_are_packed_and_never_whole() -> None:
         ("f16", "f16", "neon"),
     ):
         plan = plan_for(low(a, b, "CCC"), schedule, resolve(target))
-        assert plan.packs == "ab"
-        assert not plan.sources
+        assert plan.staging.packs == "ab"
+        assert not plan.staging.sources
         assert "converted as it is packed" in explain_plan(plan)
-        item = ITEMSIZE[plan.product.along]
-        sums = 4 * 100_000 if plan.corrects else 0
-        most = (plan.blocks["n"] + plan.lanes) * (plan.blocks["k"] + 8) * item + sums
+        item = ITEMSIZE[plan.staging.product.along]
+        sums = 4 * 100_000 if plan.staging.corrects else 0
+        most = (plan.nest.blocks["n"] + plan.staging.lanes) * (
+            plan.nest.blocks["k"] + 8
+        ) * item + sums
         for size in (64, 1000, 100_000):
             sizes = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), size)
             assert evaluate(program_for(plan).scratch, sizes) <= most
@@ -192,9 +194,9 @@ def test_sums_of_a_part_of_c_after_those_of_the_other(
     host = resolve("host")
     kernel = tw.compile(spec, schedule, "host" if host.matrix is None else "avx512+vnni")
     assert isinstance(kernel.plan, Plan)
-    (most,) = (kernel.plan.summed or {}).values()
+    (most,) = (kernel.plan.nest.summed or {}).values()
     long, short = 2 * most + 5, 33
-    for k in (7, kernel.plan.blocks["k"] + 3):
+    for k in (7, kernel.plan.nest.blocks["k"] + 3):
         m, n = (long, short) if orders == "CCC" else (short, long)
         x, y = whole(rng, a, (m, k), orders[0]), whole(rng, b, (k, n), orders[1])
         bias = rng.integers(-9, 9, n).astype("f4")
@@ -204,7 +206,7 @@ def test_sums_of_a_part_of_c_after_those_of_the_other(
 def test_a_matrix_unit_says_that_it_converts_whole_matrices() -> None:
     one = low("bf16", "bf16", "CCC")
     plan = plan_for(one, tw.Schedule(loops="nkMmnk", pack="ab"), resolve("amx"))
-    assert (plan.outer + plan.inner, plan.packs) == ("mNmk", "")
+    assert (plan.nest.outer + plan.nest.inner, plan.staging.packs) == ("mNmk", "")
     assert "a matrix unit reads rows along K" in explain_plan(plan)
 
 
@@ -221,12 +223,12 @@ def test_blocks_of_what_is_converted_have_no_other_way() -> None:
 def test_blocks_that_are_left_out_follow_the_caches() -> None:
     plan = plan_for(spec(), tw.Schedule(loops=BY_ROWS, pack="ab"), resolve("avx512"))
     caches, item = plan.target.core.caches, 4
-    assert plan.panel_tile is not None
-    mr, nr = plan.panel_tile
-    assert plan.blocks["m"] % mr == 0
-    assert plan.blocks["n"] % nr == 0
-    assert mr * plan.blocks["k"] * item < caches[0].size
-    assert plan.blocks["n"] * plan.blocks["k"] * item <= caches[-1].size
+    assert plan.nest.panel_tile is not None
+    mr, nr = plan.nest.panel_tile
+    assert plan.nest.blocks["m"] % mr == 0
+    assert plan.nest.blocks["n"] % nr == 0
+    assert mr * plan.nest.blocks["k"] * item < caches[0].size
+    assert plan.nest.blocks["n"] * plan.nest.blocks["k"] * item <= caches[-1].size
     text = explain_plan(plan)
     assert "what the caches hold" in text
     assert f"A of {mr} and B of {nr}" in text
@@ -235,7 +237,7 @@ def test_blocks_that_are_left_out_follow_the_caches() -> None:
 
 def test_blocks_asked_for_are_never_exceeded() -> None:
     plan = plan_for(spec(), tw.Schedule(loops=BY_ROWS, block=BLOCK, pack="ab"), resolve("avx512"))
-    assert all(plan.blocks[d] <= most for d, most in BLOCK.items())
+    assert all(plan.nest.blocks[d] <= most for d, most in BLOCK.items())
 
 
 def test_a_block_is_of_the_first_of_two_loops() -> None:
@@ -245,7 +247,7 @@ def test_a_block_is_of_the_first_of_two_loops() -> None:
 
 def test_extra_memory_is_the_packed_blocks_alone() -> None:
     plan = plan_for(spec(), tw.Schedule(loops=BY_ROWS, pack="ab"), resolve("host"))
-    most = plan.blocks["n"] * plan.blocks["k"] * 4
+    most = plan.nest.blocks["n"] * plan.nest.blocks["k"] * 4
     for size in (64, 1000, 100_000):
         sizes = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), size)
         assert evaluate(program_for(plan).scratch, sizes) <= most
@@ -255,24 +257,24 @@ def test_large_operands_of_fixed_sizes_are_packed_in_blocks_by_default() -> None
     target = resolve("avx512")
     large = tw.Gemm(512, 600, 700)
     plan = plan_for(large, tw.Schedule(), target)
-    assert plan.outer + plan.inner == "nkmmnk"
-    assert plan.panel_tile is not None
+    assert plan.nest.outer + plan.nest.inner == "nkmmnk"
+    assert plan.nest.panel_tile is not None
     assert "operands are large" in explain_plan(plan)
-    assert plan_for(large, tw.Schedule(threads=2), target).outer == "nkMmn"
-    assert plan_for(tw.Gemm(512, 600, 700, order="F"), tw.Schedule(), target).outer == "mknnm"
+    assert plan_for(large, tw.Schedule(threads=2), target).nest.outer == "nkMmn"
+    assert plan_for(tw.Gemm(512, 600, 700, order="F"), tw.Schedule(), target).nest.outer == "mknnm"
     for other, schedule in (
         (tw.Gemm(64, 64, 64), tw.Schedule()),
         (large, tw.Schedule(loops="nmk")),
         (tw.Gemm(512, 600, 700, outputs={"most": tw.row_max(tw.acc)}), tw.Schedule()),
         (tw.Gemm(512, 96, 700, a="bf16"), tw.Schedule()),
     ):
-        assert plan_for(other, schedule, target).panel_tile is None
+        assert plan_for(other, schedule, target).nest.panel_tile is None
     for other in (
         tw.Gemm(512, 700, 800, a="bf16"),
         tw.Gemm(512, 600, 700, epilogue=tw.relu(tw.acc)),
         tw.Gemm(512, 700, 800, a="u8", b="s8", d="u8", order="F"),
     ):
-        assert plan_for(other, tw.Schedule(), target).packs == "ab"
+        assert plan_for(other, tw.Schedule(), target).staging.packs == "ab"
 
 
 @pytest.mark.twice

@@ -303,8 +303,8 @@ def test_a_transposition_has_no_threads() -> None:
 
 def test_threads_alone_choose_parallel_loops() -> None:
     scalar = targets.load("scalar")
-    assert plan_for(SPEC, tw.Schedule(threads=2), scalar).outer in ("NM", "MN")
-    assert plan_for(SPEC, tw.Schedule(threads=1), scalar).outer in ("nm", "mn")
+    assert plan_for(SPEC, tw.Schedule(threads=2), scalar).nest.outer in ("NM", "MN")
+    assert plan_for(SPEC, tw.Schedule(threads=1), scalar).nest.outer in ("nm", "mn")
 
 
 def test_explain_tells_what_is_parallel() -> None:

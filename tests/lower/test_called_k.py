@@ -76,7 +76,7 @@ def test_blocks_are_whole_trips_of_loops_and_no_larger_than_asked_for() -> None:
     """As few as there can be, of equal size but for the last, and of no more than was asked for."""
     schedule = tw.Schedule(tile=(8, 16), loops="knmk", block={"k": 64})
     plan = plan_of(tw.Gemm(64, 64, K), schedule, "avx512")
-    step = plan.passes["whole"]
+    step = plan.tiling.passes["whole"]
     assert isinstance(step, OverEqual)
     for k in range(1, 400):
         blocks = evaluate(step.trips, {"k": k})

@@ -65,7 +65,7 @@ def converting(nodes: tuple[NestNode, ...], loops: str = "") -> list[str]:
 
 def test_rows_of_a_are_converted_beside_the_tiles_before_them() -> None:
     found = plan(f16(k=64), Schedule(tile=(6, 16)))
-    assert (found.outer, found.by_panels) == ("mn", True)
+    assert (found.nest.outer, found.by_panels) == ("mn", True)
     nest = program_for(found).nest
     assert buffers(nest) == {"a_packed": ""}
     assert converting(nest) == ["kp", "mt nt"], "two rows are the first panel, then three of 6"
@@ -161,9 +161,9 @@ def test_few_lines_are_converted_when_loaded(target: str, type_: Any) -> None:
     few, many, unknown = (
         plan(Gemm(m, 33, 9, a="f32", b=type_), target=target) for m in (12, 13, dim("m"))
     )
-    assert "b" not in few.sources
-    assert "b" in many.sources
-    assert "b" in unknown.sources
+    assert "b" not in few.staging.sources
+    assert "b" in many.staging.sources
+    assert "b" in unknown.staging.sources
 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16"])
@@ -172,16 +172,16 @@ def test_a_core_that_converts_beside_multiplying_converts_each_element_as_it_is_
 ) -> None:
     spec = Gemm(64, 48, 64, a=type_, b=Packed(type_))
     beside, before = (plan(spec, target=name) for name in ("avx512+zen5", "avx512"))
-    assert (set(beside.sources), set(before.sources)) == (set(), {"a"})
+    assert (set(beside.staging.sources), set(before.staging.sources)) == (set(), {"a"})
     assert any(op.memory == type_ for op in broadcasts(beside))
     assert not any(op.memory == type_ for op in broadcasts(before))
     narrow = plan(spec, Schedule(tile=(16, 16)), target="avx512+zen5")
-    assert bool(narrow.sources) == (type_ == "f16"), "16 elements for 16 multiply-adds"
+    assert bool(narrow.staging.sources) == (type_ == "f16"), "16 elements for 16 multiply-adds"
     wide = plan(Gemm(64, 32, 64, a=type_, b=Packed(type_)), target="avx512+zen5")
-    assert not wide.sources
+    assert not wide.staging.sources
     rows = Gemm(dim("m"), 48, 64, a=type_, b=Packed(type_))
-    assert not plan(rows, target="avx512+zen5").sources
-    assert plan(rows, target="avx512").sources
+    assert not plan(rows, target="avx512+zen5").staging.sources
+    assert plan(rows, target="avx512").staging.sources
     (decision,) = (d for d in beside.decisions if d.what == "vectorize")
     assert "with A converted first" in decision.reason
 
@@ -193,7 +193,7 @@ def test_a_few_elements_of_a_row_are_converted_together(k: Any) -> None:
     tiles = program_for(found).tiles
     repeated = [op for op in broadcasts(found) if op.group > 1]
     picks = [op for tile in tiles for op in walk(tile.body) if isinstance(op, Pick)]
-    assert not found.sources
+    assert not found.staging.sources
     assert {op.group for op in repeated} == ({4} if k != 3 else set())
     assert len(picks) == 4 * len(repeated)
     alone = [op for op in broadcasts(found) if op.group == 1]
@@ -229,9 +229,9 @@ def test_of_many_lines_groups_are_shifted_as_they_are_spread(
     many = Gemm(**more, a=a, b=b, c=c)
     one = Interpreted(many, Schedule(), resolve(target))
     found = plan(many, target=target)
-    assert across not in found.sources
-    assert found.product.shifts[across] in (128, -128)
+    assert across not in found.staging.sources
+    assert found.staging.product.shifts[across] in (128, -128)
     for seed in range(3):
         one.run(one.sample(seed, whole=True))
     few = Gemm(**{**more, lines: dim(lines, max=100)}, a=a, b=b, c=c)
-    assert plan(few, target=target).product.shifts[across] == 0
+    assert plan(few, target=target).staging.product.shifts[across] == 0

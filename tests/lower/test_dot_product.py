@@ -79,9 +79,9 @@ def test_sums_of_bytes_are_exact(target: str, cases: Cases) -> None:
 def test_the_sign_of_the_large_operand_is_flipped(m: int, n: int, flipped: str) -> None:
     """Its lines are then not summed, which would read all of it once more."""
     plan = plan_for(spec_of("s8", "s8", m, n, 256), ALONG_K, known("avx512+vnni"))
-    assert {name for name, shift in plan.product.shifts.items() if shift} == {flipped}
-    assert not plan.sources  # neither is copied
-    assert plan.product.mnemonic == "vpdpbusd"
+    assert {name for name, shift in plan.staging.product.shifts.items() if shift} == {flipped}
+    assert not plan.staging.sources  # neither is copied
+    assert plan.staging.product.mnemonic == "vpdpbusd"
 
 
 def test_of_two_signs_one_is_flipped() -> None:
@@ -89,7 +89,7 @@ def test_of_two_signs_one_is_flipped() -> None:
     for a, b in product(DTYPES, DTYPES):
         spec, target = spec_of(a, b, 4, 64, 64), known("avx512+vnni")
         if reads_along_k(spec, target):
-            shifts = plan_for(spec, ALONG_K, target).product.shifts.values()
+            shifts = plan_for(spec, ALONG_K, target).staging.product.shifts.values()
             assert sum(map(bool, shifts)) <= 1, (a, b)
     assert not reads_along_k(spec_of("u16", "u16", 4, 64, 64), known("avx512+vnni"))
 
@@ -101,8 +101,8 @@ def test_of_two_signs_one_is_flipped() -> None:
 def test_along_k_lanes_are_of_a_line_of_c(target: str, mnemonic: str) -> None:
     """Where blocks of C, or matrices, are otherwise multiplied."""
     spec, found = spec_of("s8", "s8", 4, 64, 256), known(target)
-    assert mnemonic in plan_for(spec, ALONG_K, found).product.mnemonic
-    usual = plan_for(spec, tw.Schedule(vectorize="n"), found).product
+    assert mnemonic in plan_for(spec, ALONG_K, found).staging.product.mnemonic
+    usual = plan_for(spec, tw.Schedule(vectorize="n"), found).staging.product
     assert usual.blocks or usual.unit
 
 

@@ -38,7 +38,7 @@ def program_of(spec: tw.Gemm, schedule: tw.Schedule | None = None) -> list[TileP
 
 def sets(spec: tw.Gemm, schedule: tw.Schedule | None = None) -> list[int]:
     """The accumulator sets of each tile that uses the matrix unit."""
-    tiles = plan_for(spec, schedule or tw.Schedule(), AMX).tiles
+    tiles = plan_for(spec, schedule or tw.Schedule(), AMX).tiling.tiles
     return [tile.shape.k_split for tile in tiles]
 
 
@@ -80,9 +80,9 @@ def test_the_choice_follows_from_the_unit_s_data() -> None:
     assert AMX.matrix is not None
     for latency, expected in ((16, 1), (32, 2), (52, 4)):
         target = replace(AMX, matrix=replace(AMX.matrix, latency=latency))
-        assert plan_for(LONG, tw.Schedule(), target).tiles[0].shape.k_split == expected
+        assert plan_for(LONG, tw.Schedule(), target).tiling.tiles[0].shape.k_split == expected
     slow = replace(AMX, core=replace(AMX.core, stores=0.01))
-    assert plan_for(LONG, tw.Schedule(), slow).tiles[0].shape.k_split == 1
+    assert plan_for(LONG, tw.Schedule(), slow).tiling.tiles[0].shape.k_split == 1
 
 
 def told(spec: tw.Gemm, schedule: tw.Schedule | None = None) -> str:

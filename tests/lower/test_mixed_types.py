@@ -131,7 +131,7 @@ def test_matmul_takes_a_float_and_integers() -> None:
 )  # fmt: skip
 def test_rounding_is_for_targets_that_multiply_bf16_faster(target: str, instruction: str) -> None:
     plan = plan_for(tw.Gemm(64, 96, 128, math="bf16"), tw.Schedule(), resolve(target))
-    assert plan.product.mnemonic == instruction
+    assert plan.staging.product.mnemonic == instruction
 
 
 @pytest.mark.parametrize("target", ["avx2", "avx512", "neon", "rvv256", "sme+m4", "scalar"])

@@ -106,15 +106,15 @@ def test_a_column_alone_lies_along_k_and_so_do_the_vectors(
     assert form.column and "a column" in form.text
     assert [form.offset(k, 0) for k in range(67)] == list(range(67))
     plan = plan_for(spec, Schedule(), target)
-    assert plan.vectorize == "k" and plan.product.rows == 1
-    assert max(v.lanes for v in plan.vectors) == target.of(spec.type)[0].lanes
+    assert plan.problem.vectorize == "k" and plan.staging.product.rows == 1
+    assert max(v.lanes for v in plan.staging.vectors) == target.of(spec.type)[0].lanes
     asked = plan_for(spec, Schedule(vectorize="n"), target)
-    assert {v.lanes for v in asked.vectors} == {1}
+    assert {v.lanes for v in asked.staging.vectors} == {1}
     turned = Gemm(5, 1, 67, a=tw.Matrix(a, "F"), b=tw.Packed(b))
-    assert plan_for(turned, Schedule(), target).vectorize == "n"
+    assert plan_for(turned, Schedule(), target).problem.vectorize == "n"
     wide = Gemm(5, 1, 67, a=a, b=tw.Packed(b, 16))
     assert not format_of(wide, target).column
-    assert plan_for(wide, Schedule(), target).vectorize == "n"
+    assert plan_for(wide, Schedule(), target).problem.vectorize == "n"
 
 
 def test_a_matrix_unit_takes_a_column_as_it_takes_others() -> None:
@@ -131,7 +131,7 @@ def test_what_stands_behind_a_row_does_not_reach_its_sum(
     target, rng = resolve(name), np.random.default_rng(0)
     spec = Gemm(4, 1, 67, a=type_, b=tw.Packed(type_))
     plan = plan_for(spec, blocks, target)
-    assert plan.vectorize == "k"
+    assert plan.problem.vectorize == "k"
     a, b = (convert(rng.integers(-4, 5, s).astype(np.float32), type_) for s in ((4, 67), (67, 1)))
     a[1::2] = np.inf
     a[2, 41:] = np.inf

@@ -64,19 +64,19 @@ def test_rows_have_the_same_bits_however_they_are_computed(type_: str, n: int, k
 
 def _cut(plan: Plan, k: int) -> list[int]:
     """How many steps each of the sums has that are added one after the other."""
-    most = plan.blocks.get("k", k)
+    most = plan.nest.blocks.get("k", k)
     if "k" in plan.block_sizes:
-        assert plan.panel_tile is not None
+        assert plan.nest.panel_tile is not None
         equal = ceil(k / ceil(k / most))
-        most = ceil(equal / plan.product.step) * plan.product.step
+        most = ceil(equal / plan.staging.product.step) * plan.staging.product.step
     return [min(most, k - first) for first in range(0, k, most)]
 
 
 def _sums(plan: Plan, k: int) -> tuple[Any, ...]:
     """What the bits of a sum follow from: its instruction, if it is no chain, and its parts."""
-    product, splits = plan.product, {tile.shape.k_split for tile in plan.tiles}
+    product, splits = plan.staging.product, {tile.shape.k_split for tile in plan.tiling.tiles}
     instruction = (product.mnemonic, product.step) if product.step > 1 else ""
-    return instruction, product.few, plan.vectorize == "k", splits, _cut(plan, k)
+    return instruction, product.few, plan.problem.vectorize == "k", splits, _cut(plan, k)
 
 
 def _planned(target: str, types: tuple[str, str, str], n: int, k: int) -> dict[str, list[Any]]:

@@ -66,7 +66,7 @@ def test_every_class_has_a_kernel_that_rounds(target: str) -> None:
             assert spec.math == "bf16" and spec.rounded == ("bf16", "bf16")
             plan = plan_for(spec, schedule_of(family), resolve(target))
             if 1 not in sizes:  # one row is rounded, then multiplied in f32
-                assert "bf16" in (plan.product.along, plan.product.across)
+                assert "bf16" in (plan.staging.product.along, plan.staging.product.across)
 
 
 def test_what_cannot_be_rounded_is_refused() -> None:

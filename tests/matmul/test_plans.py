@@ -60,7 +60,7 @@ def test_a_large_product_by_columns_has_an_epilogue(name: str, type_: str) -> No
     assert made.sizes.shape == "blocks"
     has_program(made)
     plan = plan_for(spec_of(made), schedule_of(made), resolve(name))
-    assert plan.vectorize == "m"
+    assert plan.problem.vectorize == "m"
 
 
 NARROWED: list[tuple[Any, ...]] = [

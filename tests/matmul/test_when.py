@@ -158,7 +158,7 @@ def test_each_region_has_its_price() -> None:
     alone, shared = (estimate(plan, sizes, threads=threads) for threads in (1, 2))
     assert REGION not in alone.work
     regions = shared.work[REGION] / target.core.region
-    blocks = -(-1000 // plan.blocks["n"]) * -(-1000 // plan.blocks["k"])
+    blocks = -(-1000 // plan.nest.blocks["n"]) * -(-1000 // plan.nest.blocks["k"])
     assert regions == 2 * blocks, "each block is packed in a region, and multiplied in another"
 
 

@@ -67,8 +67,9 @@ def test_the_more_they_cost_the_fewer_there_are() -> None:
 def test_a_cut_costs_its_configurations_besides() -> None:
     """With one cut for all costs, its cycles grow by what a configuration takes, or a multiple."""
     plan = plan_for(Gemm(64, 64, 64, a="bf16"), Schedule(), amx(0))
-    here = plan.outside
-    request = request_at(here, plan.counted(*here.steps(plan.sizes["k"], finish=False)), False)
+    here = plan.staging
+    steps = here.counted(*here.steps(plan.problem.sizes["k"]))
+    request = request_at(here, plan.nest, steps, False)
     dear = amx(204)
     cheap = ranking(plan.target, 64, 64, True, request)
     costly = ranking(dear, 64, 64, True, replace(request, unit=dear.matrix))

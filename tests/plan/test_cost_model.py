@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from support.products.operands import operands
 from support.products.space import Case, case
-from sympy import Integer
+from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
@@ -26,6 +26,7 @@ from tilewright.ir.verify import live_registers
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.bounds import bounds, chains_wanted, step_cycles
 from tilewright.plan.tiling.cost_model import (
     CLOSE,
@@ -36,6 +37,7 @@ from tilewright.plan.tiling.cost_model import (
 )
 from tilewright.plan.tiling.requests import request_at
 from tilewright.plan.tiling.tile_costs import EXPOSED, UNASKED, tile_cycles, tile_table
+from tilewright.plan.tiling.tile_shape import TileRequest
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
@@ -46,6 +48,11 @@ from tilewright.spec.types import TypeName
 
 ORDERS: tuple[Order, ...] = ("C", "F")
 MASK = Mask(ctype="predicate", make="first({count})", load="", store="", registers=0)
+
+
+def request_of(plan: Plan, steps: Expr) -> TileRequest:
+    """Return the request for a tile that reads the operands outside all loops."""
+    return request_at(plan.staging, plan.nest, steps, False)
 
 
 def vector(
@@ -110,9 +117,9 @@ def planned(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Ite
     plan = plan_for(spec, schedule or Schedule(), target)
     for tile in program_for(plan).tiles:
         assert live_registers(tile, target) <= target.registers
-    for found in plan.tiles:
+    for found in plan.tiling.tiles:
         assert found.shape.budget.total <= target.registers
-    yield from plan.tiles
+    yield from plan.tiling.tiles
 
 
 # -- legal --------------------------------------------------------------------------------------
@@ -252,7 +259,7 @@ def test_of_tiles_that_are_near_one_that_reads_from_memory_loses_least() -> None
     for spec, on in ((fixed, replace(target, threads=1)), (given, target)):
         (shape,) = {tile.shape for tile in planned(spec, on)}
         assert shape.vectors == 2 and shape.form != "memory", on.threads
-    request = request_at(plan_for(fixed, Schedule(), target).outside, Integer(66), False)
+    request = request_of(plan_for(fixed, Schedule(), target), Integer(66))
     first, *others = ranking(target, 60, 32, True, request)
     fewest = min(each.cycles for each in others)
     assert fewest < first.cycles <= CLOSE * fewest
@@ -262,7 +269,7 @@ def test_tiles_of_no_steps_are_ranked_on_a_core_that_hides_their_ends() -> None:
     target = resolve("avx512")
     free = replace(target, core=replace(target.core, idle=0, hidden=64))
     plan = plan_for(Gemm(dim("m"), dim("n"), dim("k")), Schedule(), free)
-    request = replace(request_at(plan.outside, Integer(0), False), steps=0)
+    request = replace(request_of(plan, Integer(0)), steps=0)
     first, *others = steady(free, request, (1, 1))
     assert first.cycles == 0 and others
 
@@ -280,8 +287,8 @@ def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:
 def test_rows_apart_that_only_the_call_knows_are_counted_by_the_line() -> None:
     """In blocks of K: a tile needs lines of both operands, and one that is nearly square fewest."""
     (found,) = planned(Gemm(8, 3, 90), invented())
-    plain = request_at(plan_for(Gemm(8, 3, 90), Schedule(), invented()).outside, Integer(90), False)
-    near, apart = (replace(plain, kept=kept, stride=0) for kept in ((inf, inf), (16, inf)))
+    plain = request_of(plan_for(Gemm(8, 3, 90), Schedule(), invented()), Integer(90))
+    near, apart = (replace(plain, l1_rows=kept, stride=0) for kept in ((inf, inf), (16, inf)))
     core, sizes = invented().core, ((1, 4), (4, 1))
     more = []
     for r, v in sizes:
@@ -314,9 +321,7 @@ def test_a_region_is_cut_into_equal_parts() -> None:
 def test_what_is_compared_begins_with_what_is_chosen() -> None:
     target = invented(masked=True)
     for across, along in ((13, 7), (14, 3), (60, 60)):
-        request = request_at(
-            plan_for(Gemm(across, along, 30), Schedule(), target).outside, Integer(30), False
-        )
+        request = request_of(plan_for(Gemm(across, along, 30), Schedule(), target), Integer(30))
         best, *others = ranking(target, across, along, True, request)
         assert best == choose(target, across, along, True, request)
         cycles = [best.cycles, *(other.cycles for other in others)]
@@ -357,7 +362,7 @@ def test_bounds_follow_from_the_core_alone() -> None:
 def test_no_taller_tile_fits(name: str, type_: TypeName) -> None:
     """The search begins with the tallest tile whose accumulators fit; no taller one does."""
     plan = plan_for(Gemm(64, 64, 64, a=type_, b=type_), Schedule(), resolve(name))
-    request = request_at(plan.outside, plan.sizes["k"], False)
+    request = request_of(plan, plan.problem.sizes["k"])
     for vector in request.vectors:
         for vectors in range(1, plan.target.registers + 1):
             most = request.tallest(plan.target, vector, vectors)

@@ -24,7 +24,7 @@ from tilewright.plan.estimate.caches import (
 )
 from tilewright.plan.estimate.kernel import Estimate, estimate
 from tilewright.plan.estimate.stack import estimate_stack
-from tilewright.plan.plan import NOMINAL
+from tilewright.plan.problem import NOMINAL
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided

@@ -23,7 +23,7 @@ def planned(spec: tw.Gemm, target: str = "avx512", **schedule: Any) -> Plan:
 
 
 def nest(plan: Plan) -> tuple[str, int | None, str]:
-    return plan.outer + plan.inner, plan.blocks.get("k"), plan.packs
+    return plan.nest.outer + plan.nest.inner, plan.nest.blocks.get("k"), plan.staging.packs
 
 
 @pytest.mark.parametrize(("length", "block"), [(4096, 64), (256, 256)])
@@ -43,7 +43,7 @@ def test_few_rows_stream_a_matrix(few: int, block: int) -> None:
         planned(tw.Gemm(few, 1024, 1024)),
         planned(tw.Gemm(1024, few, 1024, a=tw.Matrix("f32", "F"), order="F")),
     ):
-        assert plan.blocks["k"] == block
+        assert plan.nest.blocks["k"] == block
     assert nest(planned(tw.Gemm(few, 4096, 4096))) == ("knmk", 8, "")
 
 
@@ -53,8 +53,8 @@ def test_tiles_of_a_few_lines_count_no_steps() -> None:
     few, many = (planned(spec, loops="knmk", block={"k": lines}) for lines in (8, 9))
     assert few.block_sizes == {}
     assert many.block_sizes == {"k": "kc"}
-    assert {str(tile.steps) for tile in few.tiles} == {"8", "Remainder(k, 8)"}
-    assert {str(tile.steps) for tile in many.tiles} == {"kc"}
+    assert {str(tile.steps) for tile in few.tiling.tiles} == {"8", "Remainder(k, 8)"}
+    assert {str(tile.steps) for tile in many.tiling.tiles} == {"kc"}
     kernel = tw.compile(spec, tw.Schedule(loops="knmk", block={"k": 8}))
     rng = np.random.default_rng(0)
     for k in (0, 1, 7, 8, 9, 16, 23):
@@ -101,13 +101,13 @@ def test_a_column_streams_a_matrix_along_its_lines() -> None:
 def test_vectors_along_k_read_no_more_lines_than_a_core_asks_for(row: bool) -> None:
     spec = tw.Gemm(1, 2048, 2048, b=tw.Matrix("f32", "F")) if row else tw.Gemm(2048, 1, 2048)
     plan = planned(spec)
-    shapes = [grid.tile.shape for grid in grids_of(plan.passes["whole"])]
-    assert (plan.vectorize, {shape.rows * shape.vectors for shape in shapes}) == ("k", {8})
+    shapes = [grid.tile.shape for grid in grids_of(plan.tiling.passes["whole"])]
+    assert (plan.problem.vectorize, {shape.rows * shape.vectors for shape in shapes}) == ("k", {8})
 
 
 def test_a_b_of_the_other_order_is_not_cut_for_its_pages() -> None:
     plan = planned(tw.Gemm(16, 4096, 1024, b=tw.Matrix("f32", "F")))
-    assert plan.blocks.get("k") is None and plan.schedule.prefetch is None
+    assert plan.nest.blocks.get("k") is None and plan.problem.schedule.prefetch is None
 
 
 def test_a_large_c_is_written_line_by_line() -> None:
@@ -124,10 +124,10 @@ def test_few_columns_of_many_rows_are_passed_a_row_of_tiles_at_a_time() -> None:
     for m, n, loops in sizes:
         found = planned(tw.Gemm(m, n, 64))
         assert nest(found)[0] == loops
-        assert found.vectorize == ("n" if n > 3 else "k")
+        assert found.problem.vectorize == ("n" if n > 3 else "k")
     columns = tw.Matrix("f32", "F")
     turned = planned(tw.Gemm(64, 8000, 64, a=columns, b=columns, c=columns))
-    assert (nest(turned)[0], turned.vectorize) == ("nmk", "m")
+    assert (nest(turned)[0], turned.problem.vectorize) == ("nmk", "m")
 
 
 def test_tiles_that_lie_side_by_side_follow_each_other() -> None:
@@ -151,7 +151,7 @@ def test_of_a_large_product_with_few_columns_b_alone_is_packed() -> None:
 def test_of_few_columns_that_are_converted_the_default_is_legal(core: str, type_: Any) -> None:
     """Where the second cache is large B was once to be packed, which is refused."""
     plan = planned(tw.Gemm(784, 128, 1152, a=type_, b=type_), f"avx512+{core}")
-    assert plan.tiles
+    assert plan.tiling.tiles
 
 
 def test_of_rows_that_lie_across_k_few_steps_are_near() -> None:
@@ -168,7 +168,7 @@ def test_short_lines_are_converted_as_a_whole() -> None:
         by_rows = tw.Gemm(784, n, 1152, a="f16", b="f16")
         turned = tw.Matrix("f16", "F")
         by_columns = tw.Gemm(n, 784, 1152, a=turned, b=turned, order="F")
-        assert {planned(each).packs for each in (by_rows, by_columns)} == {packs}
+        assert {planned(each).staging.packs for each in (by_rows, by_columns)} == {packs}
 
 
 def test_each_line_of_a_row_is_asked_for_some_rows_ahead() -> None:
@@ -190,17 +190,17 @@ def test_rows_of_a_stride_of_the_call_are_asked_for_ahead_as_well() -> None:
 
 def test_nothing_is_asked_for_that_is_near_or_read_once() -> None:
     for sizes in ((64, 48, 64), (1, 64, 512), (1, 4096, 4096)):
-        assert planned(tw.Gemm(*sizes)).schedule.prefetch is None, sizes
-    assert planned(tw.Gemm(49, 320, 960), prefetch=3).schedule.prefetch == 3
+        assert planned(tw.Gemm(*sizes)).problem.schedule.prefetch is None, sizes
+    assert planned(tw.Gemm(49, 320, 960), prefetch=3).problem.schedule.prefetch == 3
 
 
 def test_tiles_know_where_panels_come_from() -> None:
     """Of panels beyond the first cache narrow ones; few rows of A that share its sets."""
     core = "avx512+graniterapids"
     for sizes in ((196, 96, 576), (49, 160, 576), (49, 320, 960)):
-        assert planned(tw.Gemm(*sizes), core).tiles[0].shape.vectors <= 3, sizes
-    assert planned(tw.Gemm(128, 16, 1024), core).tiles[0].shape.rows <= 8
-    assert planned(tw.Gemm(128, 16, 1000), core).tiles[0].shape.rows > 8
+        assert planned(tw.Gemm(*sizes), core).tiling.tiles[0].shape.vectors <= 3, sizes
+    assert planned(tw.Gemm(128, 16, 1024), core).tiling.tiles[0].shape.rows <= 8
+    assert planned(tw.Gemm(128, 16, 1000), core).tiling.tiles[0].shape.rows > 8
 
 
 def test_of_tiles_that_are_alike_the_one_loads_least() -> None:
@@ -209,7 +209,7 @@ def test_of_tiles_that_are_alike_the_one_loads_least() -> None:
     for type_ in ("f16", "s8"):
         spec = tw.Gemm(**sizes, a=type_, b=type_, c="f32" if type_ == "f16" else "s32")
         whole = max(
-            planned(spec, "avx512+emeraldrapids", loops="mnk").tiles,
+            planned(spec, "avx512+emeraldrapids", loops="mnk").tiling.tiles,
             key=lambda tile: tile.shape.rows * tile.shape.vectors,
         )
         assert (whole.shape.rows, whole.shape.vectors) == (8, 3), type_
@@ -219,4 +219,4 @@ def test_of_tiles_that_are_alike_the_one_loads_least() -> None:
 def test_panels_are_for_a_core_with_a_neighbour(type_: Any, tile: tuple[int, int]) -> None:
     """It takes operations away: a multiply-add that reads its element itself needs fewest."""
     plan = planned(tw.Gemm(1024, 1024, 1024, a=type_, b=type_), "avx512+emeraldrapids")
-    assert (plan.packs, plan.panel_tile) == ("ab", tile)
+    assert (plan.staging.packs, plan.nest.panel_tile) == ("ab", tile)

@@ -33,13 +33,13 @@ def planned(spec: tw.Gemm, **asked: object) -> Plan:
 
 
 def loops(plan: Plan) -> str:
-    return plan.outer + plan.inner
+    return plan.nest.outer + plan.nest.inner
 
 
 def test_rows_beside_all_of_b_are_copied_in_blocks() -> None:
     plan = planned(tw.Gemm(512, 512, 512, a="bf16", b="bf16"))
-    assert (loops(plan), plan.packs, plan.blocks) == ("mnmk", "a", {"m": 128})
-    assert "b" in plan.sources, "B is converted whole"
+    assert (loops(plan), plan.staging.packs, plan.nest.blocks) == ("mnmk", "a", {"m": 128})
+    assert "b" in plan.staging.sources, "B is converted whole"
 
 
 @pytest.mark.parametrize(
@@ -52,24 +52,32 @@ def test_rows_beside_all_of_b_are_copied_in_blocks() -> None:
 )
 def test_a_large_b_is_converted_in_blocks(m: int, expected: str, blocks: dict[str, int]) -> None:
     plan = planned(tw.Gemm(m, 4096, 4096, a="bf16", b="bf16"))
-    assert (loops(plan), plan.packs, plan.blocks) == (expected, "ab", blocks)
-    assert not plan.sources
+    assert (loops(plan), plan.staging.packs, plan.nest.blocks) == (expected, "ab", blocks)
+    assert not plan.staging.sources
 
 
 def test_one_line_of_c_is_summed_by_vectors_unless_packing_is_asked_for() -> None:
     """Groups of K for one line would take longer than the product."""
     spec = tw.Gemm(333, 1, 500, a=tw.Matrix("bf16", "F"), b="bf16", order="F")
     plan = planned(spec)
-    assert (plan.along, plan.packs, plan.product.op.form) == ("m", "", "broadcast")
+    assert (plan.problem.along, plan.staging.packs, plan.staging.product.op.form) == (
+        "m",
+        "",
+        "broadcast",
+    )
     assert tw.compile(spec, target="amx").verify().cases == 3
     asked = planned(spec, pack="a")
-    assert (asked.along, asked.packs, asked.product.op.form) == ("n", "a", "matrix")
+    assert (asked.problem.along, asked.staging.packs, asked.staging.product.op.form) == (
+        "n",
+        "a",
+        "matrix",
+    )
     assert tw.compile(spec, tw.Schedule(pack="a"), "amx").verify().cases == 3
 
 
 def test_blocks_of_a_short_k_are_wide() -> None:
-    assert planned(tw.Gemm(300, 4096, 2048, a="bf16", b="bf16")).blocks == {"n": 256}
-    assert planned(tw.Gemm(300, 4096, 4096, a="u8", b="s8")).blocks == {"n": 256}
+    assert planned(tw.Gemm(300, 4096, 2048, a="bf16", b="bf16")).nest.blocks == {"n": 256}
+    assert planned(tw.Gemm(300, 4096, 4096, a="u8", b="s8")).nest.blocks == {"n": 256}
 
 
 def test_k_is_cut_where_few_rows_add_to_sums_that_stay_near() -> None:
@@ -82,44 +90,48 @@ def test_k_is_cut_where_few_rows_add_to_sums_that_stay_near() -> None:
         (tw.Gemm(few, tw.dim("n", max=256), K, a="bf16", b="bf16"), 256),
     ):
         plan = planned(spec)
-        assert (loops(plan), plan.packs) == ("knmnk", "ab")
-        assert plan.blocks == {"k": 512, "n": columns}
+        assert (loops(plan), plan.staging.packs) == ("knmnk", "ab")
+        assert plan.nest.blocks == {"k": 512, "n": columns}
     for spec in (
         tw.Gemm(49, 512, 1024, a="bf16", b="bf16"),  # short
         tw.Gemm(49, 300, 400, a="bf16", b="bf16"),  # near as it is
         tw.Gemm(256, 2048, 4608, a="bf16", b="bf16", c="bf16"),  # C holds no sums, and is large
     ):
-        assert "k" not in planned(spec).blocks
+        assert "k" not in planned(spec).nest.blocks
 
 
 def test_few_columns_leave_rows_where_they_lie() -> None:
     for n in (64, 256):
         plan = planned(tw.Gemm(512, n, 512, a="bf16", b="bf16"))
-        assert (loops(plan), plan.packs) == ("nmk", "")
+        assert (loops(plan), plan.staging.packs) == ("nmk", "")
 
 
 def test_sizes_of_the_call() -> None:
     plan = planned(tw.Gemm(M, N, K, a="bf16", b="bf16"))
-    assert (loops(plan), plan.packs, plan.blocks) == ("mnmnk", "ab", {"m": 1024, "n": 128})
+    assert (loops(plan), plan.staging.packs, plan.nest.blocks) == (
+        "mnmnk",
+        "ab",
+        {"m": 1024, "n": 128},
+    )
     narrow = tw.Gemm(M, tw.dim("n", max=256), K, a="bf16", b="bf16")
     plan = planned(narrow)
-    assert (loops(plan), plan.packs, plan.blocks) == ("mnmk", "a", {"m": 128})
-    assert "a_tail" not in plan.operands, "copied rows end with zeros"
+    assert (loops(plan), plan.staging.packs, plan.nest.blocks) == ("mnmk", "a", {"m": 128})
+    assert "a_tail" not in plan.staging.operands, "copied rows end with zeros"
 
 
 def test_lines_of_c_decide_who_is_copied() -> None:
     turned = tw.Matrix("bf16", "F")
     plan = planned(tw.Gemm(4096, 5000, 4096, a=turned, b=turned, c=tw.Matrix("f32", "F")))
-    assert (loops(plan), plan.vectorize, plan.packs) == ("nmnmk", "m", "ab")
+    assert (loops(plan), plan.problem.vectorize, plan.staging.packs) == ("nmnmk", "m", "ab")
 
 
 def test_rows_meet_a_packed_b() -> None:
     wide = planned(tw.Gemm(4096, 2048, 2048, a="bf16", b=tw.Packed("bf16")))
-    assert (loops(wide), wide.packs, wide.blocks) == ("mnmk", "a", {"m": 256})
+    assert (loops(wide), wide.staging.packs, wide.nest.blocks) == ("mnmk", "a", {"m": 256})
     few = planned(tw.Gemm(64, 2048, 2048, a="bf16", b=tw.Packed("bf16")))
-    assert (loops(few), few.packs) == ("nmk", "a")
+    assert (loops(few), few.staging.packs) == ("nmk", "a")
     narrow = planned(tw.Gemm(4096, 128, 2048, a="bf16", b=tw.Packed("bf16")))
-    assert (loops(narrow), narrow.packs) == ("mnmk", "")
+    assert (loops(narrow), narrow.staging.packs) == ("mnmk", "")
 
 
 def test_a_copy_begins_with_a_line_an_odd_number_of_them_apart() -> None:
@@ -129,7 +141,7 @@ def test_a_copy_begins_with_a_line_an_odd_number_of_them_apart() -> None:
     elements = value(copied.elements)
     assert elements is not None
     assert elements >= 300 * 33 * 32, "1000 elements of two bytes fill 31.25 lines"
-    block = packed_block(planned(spec, pack="a"), "a", planned(spec).sizes)
+    block = packed_block(planned(spec, pack="a"), "a", planned(spec).problem.sizes)
     apart = value(block.strides["m"])
     assert apart is not None
     assert divmod(apart * 2, 64) == (33, 0)
@@ -176,4 +188,4 @@ def test_products_of_any_size(sizes: tuple[int, int, int], expected: str) -> Non
     assert loops(plan) == expected
     other = replace(schedule_of(family), threads=None)
     vectors = plan_for(spec_of(family), other, load("avx512"))
-    assert vectors.product.unit is None
+    assert vectors.staging.product.unit is None

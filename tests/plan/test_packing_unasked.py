@@ -24,7 +24,7 @@ OUTPUTS = {"most": tw.row_max(tw.acc)}
 def test_columns_of_a_large_b_are_packed(target: str, outputs: Any) -> None:
     spec = Gemm(512, 512, 64, b=COLUMNS, outputs=outputs)
     plan = plan_for(spec, Schedule(), targets.load(target))
-    assert (plan.vectorize, plan.packs, dict(plan.blocks)) == ("n", "b", {})
+    assert (plan.problem.vectorize, plan.staging.packs, dict(plan.nest.blocks)) == ("n", "b", {})
 
 
 @pytest.mark.parametrize("target", ["avx2", "avx512", "neon"])
@@ -32,9 +32,9 @@ def test_columns_of_a_large_b_are_packed(target: str, outputs: Any) -> None:
 def test_what_the_cache_does_not_hold_is_packed_in_blocks(target: str, k: int, n: int) -> None:
     spec = Gemm(33, n, k, b=COLUMNS)  # too few rows for blocks of both operands
     plan = plan_for(spec, Schedule(), targets.load(target))
-    assert (plan.vectorize, plan.packs) == ("n", "b")
-    assert 4 * k * plan.blocks["n"] <= PACKED_BYTES < 4 * k * (plan.blocks["n"] + n)
-    assert plan.blocks["n"] % plan.lanes == 0
+    assert (plan.problem.vectorize, plan.staging.packs) == ("n", "b")
+    assert 4 * k * plan.nest.blocks["n"] <= PACKED_BYTES < 4 * k * (plan.nest.blocks["n"] + n)
+    assert plan.nest.blocks["n"] % plan.staging.lanes == 0
     (why,) = (each.reason for each in plan.decisions if each.what == "loops")
     assert why == "B is packed in blocks that stay in the cache"
 
@@ -42,17 +42,17 @@ def test_what_the_cache_does_not_hold_is_packed_in_blocks(target: str, k: int, n
 def test_a_schedule_that_was_asked_for_stays() -> None:
     for schedule in (Schedule(loops="nmk"), Schedule(vectorize="k"), Schedule(pack="b")):
         plan = plan_for(Gemm(256, 4096, 256, b=COLUMNS), schedule, targets.load("avx2"))
-        assert plan.schedule == schedule
+        assert plan.problem.schedule == schedule
 
 
 def test_vectors_that_need_no_packing_are_preferred_to_a_large_one() -> None:
     plan = plan_for(Gemm(512, 512, 64, a=COLUMNS, b=COLUMNS), Schedule(), targets.load("avx2"))
-    assert (plan.vectorize, plan.packs) == ("m", "")
+    assert (plan.problem.vectorize, plan.staging.packs) == ("m", "")
 
 
 def test_a_line_that_no_block_holds_is_not_packed() -> None:
     plan = plan_for(Gemm(20, 20, 100_000, b=COLUMNS), Schedule(), targets.load("avx2"))
-    assert (plan.vectorize, plan.packs) == ("k", "")
+    assert (plan.problem.vectorize, plan.staging.packs) == ("k", "")
 
 
 @pytest.mark.twice
@@ -78,17 +78,19 @@ def test_few_lines_across_k_are_turned(target: str) -> None:
         (Gemm(3, 300, 300, a=COLUMNS, b=COLUMNS, c=COLUMNS), "a"),
     ):
         plan = plan_for(spec, Schedule(), targets.load(target))
-        assert (plan.vectorize, plan.packs) == ("k", packed)
+        assert (plan.problem.vectorize, plan.staging.packs) == ("k", packed)
     many = tw.dim("m"), tw.dim("n"), tw.dim("k")
     for other in (Gemm(3, 300, 300), Gemm(300, 64, 300), Gemm(2, 3, 5), Gemm(*many)):
-        assert plan_for(other, Schedule(), targets.load(target)).vectorize != "k"
+        assert plan_for(other, Schedule(), targets.load(target)).problem.vectorize != "k"
 
 
 def test_vectors_along_k_may_be_asked_for_where_one_operand_lies_so() -> None:
     target = targets.load("avx2")
     plan = plan_for(Gemm(40, 50, 60), Schedule(vectorize="k"), target)
-    assert (plan.vectorize, plan.packs) == ("k", "b")
-    assert plan_for(Gemm(40, 50, 60), Schedule(vectorize="k", pack="b"), target).packs == "b"
+    assert (plan.problem.vectorize, plan.staging.packs) == ("k", "b")
+    assert (
+        plan_for(Gemm(40, 50, 60), Schedule(vectorize="k", pack="b"), target).staging.packs == "b"
+    )
     for spec, schedule in (
         (Gemm(40, 50, 60, a=COLUMNS), Schedule(vectorize="k")),
         (Gemm(40, 50, 60), Schedule(vectorize="k", pack="a")),
@@ -132,12 +134,16 @@ HALVES: Any = Matrix("bf16", "F")
 @pytest.mark.parametrize("n", [96, 2048])
 def test_few_rows_of_halves_meet_columns_along_k(target: str, n: int) -> None:
     plan = plan_of(Gemm(4, n, 768, a="bf16", b=HALVES), Schedule(), target)
-    assert (plan.vectorize, plan.packs, "b" in plan.sources) == ("k", "", False)
+    assert (plan.problem.vectorize, plan.staging.packs, "b" in plan.staging.sources) == (
+        "k",
+        "",
+        False,
+    )
     plan = plan_of(Gemm(200, n, 768, a="bf16", b=HALVES), Schedule(), target)
-    assert plan.vectorize == "n"
+    assert plan.problem.vectorize == "n"
     for m, along in ((tw.dim("m", max=16), "k"), (tw.dim("m"), "n")):
         plan = plan_of(Gemm(m, n, 768, a="bf16", b=HALVES), Schedule(), target)
-        assert plan.vectorize == along
+        assert plan.problem.vectorize == along
 
 
 @pytest.mark.parametrize(
@@ -154,7 +160,11 @@ def test_few_rows_are_read_along_k_where_blocks_would_be_packed(
     a: Any, b: Any, target: str, n: int
 ) -> None:
     plan = plan_of(Gemm(4, n, 768, a=a, b=Matrix(b, "F")), Schedule(), target)
-    assert (plan.vectorize, plan.packs, "b" in plan.sources) == ("k", "", False)
+    assert (plan.problem.vectorize, plan.staging.packs, "b" in plan.staging.sources) == (
+        "k",
+        "",
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +177,7 @@ def test_few_rows_are_read_along_k_where_blocks_would_be_packed(
 )
 def test_what_is_converted_is_not_read_along_k_everywhere(a: Any, b: Any, target: str) -> None:
     spec = Gemm(4, 96, 256, a=a, b=Matrix(b, "F"))
-    assert plan_of(spec, Schedule(), target).vectorize != "k"
+    assert plan_of(spec, Schedule(), target).problem.vectorize != "k"
     with pytest.raises(tw.ScheduleError, match="vectorize"):
         plan_of(spec, Schedule(vectorize="k"), target)
 

@@ -32,7 +32,7 @@ ZEN4 = "avx512+zen4"
 
 
 def past(spec: Gemm, schedule: Schedule | None = None, target: str = ZEN4) -> Any:
-    return plan_for(spec, schedule or Schedule(), resolve(target)).streams
+    return plan_for(spec, schedule or Schedule(), resolve(target)).nest.streams
 
 
 def said(spec: Gemm, schedule: Schedule, target: str = ZEN4) -> list[str]:

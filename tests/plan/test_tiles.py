@@ -27,12 +27,12 @@ from tilewright.symbolic import symbol, value
 
 
 def grids(plan: Plan) -> list[Grid]:
-    return [grid for step in plan.passes.values() for grid in grids_of(step)]
+    return [grid for step in plan.tiling.passes.values() for grid in grids_of(step)]
 
 
 def covered(plan: Plan) -> int:
     """The elements of C in the grids of a pass without loops over blocks."""
-    found = grids_of(plan.passes["whole"])
+    found = grids_of(plan.tiling.passes["whole"])
     return sum(
         int(grid.along.count * grid.along.size * grid.across.count * grid.across.size)
         for grid in found
@@ -46,9 +46,9 @@ def test_grids_cover_c_once(name: str, schedule: Schedule, order: str) -> None:
     spec = Gemm(37, 29, 16, order=order)  # type: ignore[arg-type]
     plan = plan_for(spec, schedule, resolve(name))
     assert covered(plan) == 37 * 29
-    assert {grid.tile.number for grid in grids(plan)} == set(range(len(plan.tiles)))
-    for tile in plan.tiles:
-        assert plan.tiles[tile.number] is tile
+    assert {grid.tile.number for grid in grids(plan)} == set(range(len(plan.tiling.tiles)))
+    for tile in plan.tiling.tiles:
+        assert plan.tiling.tiles[tile.number] is tile
         assert (tile.steps, tile.k_tail, tile.accumulate) == (16, 0, False)
 
 
@@ -60,8 +60,8 @@ def test_mr_and_nr_are_rows_and_columns_of_c_whatever_lies_along_vectors(
     tile = (4, 8) if order == "C" else (8, 4)
     schedule = Schedule(tile=tile)
     plan = plan_for(spec, schedule, resolve(target))
-    assert plan.vectorize == ("n" if order == "C" else "m")
-    (planned,) = plan.tiles
+    assert plan.problem.vectorize == ("n" if order == "C" else "m")
+    (planned,) = plan.tiling.tiles
     (program,) = program_for(plan).tiles
     assert (planned.mr, planned.nr) == (program.mr, program.nr) == tile
     text = generate([Request("k", spec, schedule, resolve(target))]).text
@@ -104,7 +104,7 @@ def test_the_first_block_of_k_begins_the_sums_and_later_ones_add() -> None:
     spec = Gemm(8, 16, 40)
     schedule = Schedule(tile=(4, 16), loops="knmk", block={"k": 16})
     plan = plan_for(spec, schedule, resolve("avx2"))
-    assert [(tile.steps, tile.accumulate) for tile in plan.tiles] == [
+    assert [(tile.steps, tile.accumulate) for tile in plan.tiling.tiles] == [
         (16, False), (16, True), (8, True),
     ]  # fmt: skip
     program = program_for(plan)
@@ -115,7 +115,7 @@ def test_the_first_block_of_k_begins_the_sums_and_later_ones_add() -> None:
 def test_a_batch_that_may_be_empty_has_tiles_that_sum_nothing() -> None:
     spec = Gemm(8, 16, 8, batch=Strided(dim("count")))
     plan = plan_for(spec, Schedule(loops="bnmk"), resolve("avx2"))
-    found = plan.passes["whole"]
+    found = plan.tiling.passes["whole"]
     assert isinstance(found, Either) and found.body is not None and found.otherwise is not None
     assert {grid.tile.steps for grid in grids_of(found.body)} == {8}
     assert {grid.tile.steps for grid in grids_of(found.otherwise)} == {0}
@@ -125,7 +125,7 @@ def test_a_batch_that_may_be_empty_has_tiles_that_sum_nothing() -> None:
 def test_blocks_of_a_packed_b_have_the_search_that_was_made_for_them() -> None:
     spec = Gemm(64, 64, 32, b=Packed("f32", nb=16))
     plan = plan_for(spec, Schedule(), resolve("avx2"))
-    searches = {tile.search.estimate for tile in plan.tiles if tile.search is not None}
+    searches = {tile.search.estimate for tile in plan.tiling.tiles if tile.search is not None}
     assert searches
     for estimate in searches:
         assert ", 1 of 16 columns: estimated" in estimate, "a block has 16 columns, not all 64"
@@ -133,7 +133,7 @@ def test_blocks_of_a_packed_b_have_the_search_that_was_made_for_them() -> None:
 
 def test_an_empty_c_has_no_tiles() -> None:
     plan = plan_for(Gemm(0, 4, 4), Schedule(), resolve("avx2"))
-    assert (plan.tiles, dict(plan.passes)) == ((), {})
+    assert (plan.tiling.tiles, dict(plan.tiling.passes)) == ((), {})
 
 
 # -- parts --------------------------------------------------------------------------------------
@@ -187,13 +187,13 @@ def test_the_instruction_that_is_chosen_is_the_one_that_is_issued(
 ) -> None:
     target = resolve(name)
     plan = plan_for(Gemm(20, 34, 24, a=types[0], b=types[1]), Schedule(), target)
-    assert plan.product.mnemonic == mnemonic
+    assert plan.staging.product.mnemonic == mnemonic
     program = program_for(plan)
     for tile in program.tiles:
         if tile.planned is None:
             continue
-        shape = plan.tiles[tile.planned].shape
-        assert {shape.op, shape.plain} <= set(plan.product.ops[shape.vector])
+        shape = plan.tiling.tiles[tile.planned].shape
+        assert {shape.op, shape.plain} <= set(plan.staging.product.ops[shape.vector])
         issued = {op.op for op in walk(tile.body) if isinstance(op, MultiplyAdd | MultiplyMatrices)}
         assert issued and issued <= {shape.op, shape.plain}
 

@@ -31,7 +31,7 @@ def present(
     """The grids that there are for sizes of the call, with numbers in place of formulas."""
     plan = plan_for(spec, Schedule(tile=tile, vectorize="n"), target)
     found = []
-    for grid in grids_of(plan.passes["whole"]):
+    for grid in grids_of(plan.tiling.passes["whole"]):
         parts = {"m": grid.across, "n": grid.along}
         numbers = {
             f"{d}{name}": evaluate(getattr(part, name), sizes)
@@ -94,7 +94,7 @@ def test_a_known_number_of_columns_decides_the_tile_for_any_number_of_rows() -> 
 def test_cuts_of_known_columns_are_ranked_by_the_cycles_of_a_row() -> None:
     target = resolve("avx512+zen4")
     plan = plan_for(Gemm(dim("m"), 24, 64), Schedule(vectorize="n"), target)
-    request = request_at(plan.outside, plan.sizes["k"], False)
+    request = request_at(plan.staging, plan.nest, plan.problem.sizes["k"], False)
     ranked = steady_cuts(target, 24, 1, request)
     assert [each.cycles for each in ranked] == sorted(each.cycles for each in ranked)
     uneven = steady_cuts(target, 24, 8, request)

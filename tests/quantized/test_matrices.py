@@ -52,7 +52,7 @@ def test_results_have_the_bits_that_every_target_has(tmp_path: Path, cases: Case
     every = list(trials())
     for trial, _ in every:
         assert unpack_rows_of(trial.spec, trial.schedule, "amx") == 1
-        assert nests_of(trial.spec, trial.schedule, "amx")[1].product.unit is not None
+        assert nests_of(trial.spec, trial.schedule, "amx")[1].staging.product.unit is not None
     agree("amx", every, tmp_path, cases)
 
 
@@ -100,9 +100,9 @@ def test_rows_that_matrices_load_share_no_sets() -> None:
     quantised, copied, few = (
         plan_of(tw.Gemm(64, n, 4096, a=a, b=tw.Packed(Q4)), UNIT, "amx") for a, n in kinds
     )
-    assert quantised.operands["a"].strides["m"] == 4096 + 64
-    assert copied.operands["a"].strides["m"] == 4096 + 32 and "a" in copied.sources
-    assert not few.sources, "a copy is read too seldom"
+    assert quantised.staging.operands["a"].strides["m"] == 4096 + 64
+    assert copied.staging.operands["a"].strides["m"] == 4096 + 32 and "a" in copied.staging.sources
+    assert not few.staging.sources, "a copy is read too seldom"
 
 
 #: What is made of sums, from where they lie in memory.
@@ -128,27 +128,27 @@ def test_sums_become_what_other_tiles_make_of_them(more: dict[str, Any], cases: 
 
 def test_rows_are_few_where_vectors_take_no_longer() -> None:
     spec = tw.Gemm(M, 96, 256, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
-    assert plan_of(spec, tw.Schedule(), "amx").product.unit is None
+    assert plan_of(spec, tw.Schedule(), "amx").staging.product.unit is None
     rows = unpack_rows_of(spec, tw.Schedule(), "amx")
     few, many = (
         plan_of(tw.Gemm(m, 96, 256, a=spec.a, b=spec.b), tw.Schedule(), "amx")
         for m in (rows - 1, rows)
     )
-    assert few.product.unit is None and many.product.unit is not None
+    assert few.staging.product.unit is None and many.staging.product.unit is not None
     assert len(nests_of(spec, tw.Schedule(loops="nmk"), "amx")) == 1
     assert len(nests_of(spec, tw.Schedule(), "avx512+vnni")) == 1
     both = plan_of(tw.Gemm(1, 96, 256, a=spec.a, b=spec.b), UNIT, "amx")
-    assert both.product.unit is not None
+    assert both.staging.product.unit is not None
 
 
 def test_a_block_is_summed_in_equal_parts() -> None:
     for form, depth in zip(FORMATS, (32, 64, 32, 64, 40, 24, 48, 64, 32), strict=True):
         spec = tw.Gemm(32, 64, 384, a=kinds(form)[0], b=tw.Packed(form))
-        product = plan_of(spec, UNIT, "amx").product
+        product = plan_of(spec, UNIT, "amx").staging.product
         assert product.depth == depth and product.block % depth == 0
     uneven = tw.Quantized("s8", scale="f32", block=136)  # 34 groups of 4: parts of 2 at most
     spec = tw.Gemm(32, 64, 272, a=tw.Quantize(), b=tw.Packed(uneven))
-    assert plan_of(spec, tw.Schedule(), "amx").product.unit is None
+    assert plan_of(spec, tw.Schedule(), "amx").staging.product.unit is None
     with pytest.raises(ScheduleError, match="or a matrix unit that takes the numbers"):
         plan_of(spec, UNIT, "amx")
 
@@ -156,9 +156,9 @@ def test_a_block_is_summed_in_equal_parts() -> None:
 def test_rows_of_a_that_stay_in_a_cache_meet_all_of_b() -> None:
     large = tw.Gemm(M, 4096, 4096, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
     _, plan = nests_of(large, tw.Schedule(), "amx")
-    assert plan.blocks == {"m": 128}
+    assert plan.nest.blocks == {"m": 128}
     _, threads = nests_of(large, tw.Schedule(threads=2), "amx")
-    assert not threads.blocks
+    assert not threads.nest.blocks
 
 
 @pytest.mark.parametrize("form", [Q4, tw.Quantized("s8", scale="f16", block=32)], ids=str)
@@ -167,7 +167,7 @@ def test_lines_of_b_are_asked_for_where_the_nearest_cache_lacks_room(form: tw.Qu
     for k, blocks in ((256, 0), (8192, 4)):
         spec = tw.Gemm(32, 32, k, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form))
         plan = plan_of(spec, UNIT, "amx")
-        assert (plan.schedule.prefetch is not None) == (blocks > 0)
+        assert (plan.problem.schedule.prefetch is not None) == (blocks > 0)
         tile, lines = program_for(plan).tiles[0], 32 * 32 * form.stored.bits // 8 // 64
         asked = [op for op in walk(tile.body) if isinstance(op, Prefetch)]
         assert len(asked) == blocks * lines

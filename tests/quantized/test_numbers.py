@@ -115,10 +115,12 @@ def test_batches(form: tw.Quantized, count: Any) -> None:
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_numbers_are_multiplied_as_they_are(form: tw.Quantized, target: str) -> None:
     plan = plan_of(tw.Gemm(64, 96, 1920, a="bf16", b=tw.Packed(form)), None, target)
-    assert plan.product.mnemonic == PRODUCTS[target]
-    assert (plan.product.along, plan.product.across, plan.product.partial) == ("bf16",) * 2 + (
-        "f32",
-    )
+    assert plan.staging.product.mnemonic == PRODUCTS[target]
+    assert (
+        plan.staging.product.along,
+        plan.staging.product.across,
+        plan.staging.product.partial,
+    ) == ("bf16",) * 2 + ("f32",)
 
 
 @pytest.mark.parametrize(
@@ -134,14 +136,14 @@ def test_numbers_are_multiplied_as_they_are(form: tw.Quantized, target: str) -> 
 )
 def test_others_are_f32(spec: tw.Gemm) -> None:
     plan = plan_of(spec, None, "avx512+bf16")
-    assert (plan.product.along, plan.product.partial) == ("f32", "")
+    assert (plan.staging.product.along, plan.staging.product.partial) == ("f32", "")
 
 
 def test_tiles_of_amx_take_whole_blocks_of_rows() -> None:
     """Else vectors sum: a matrix of A would end behind its row."""
     for k, mnemonic in ((1920, "tdpbf16ps"), (1921, "vdpbf16ps")):
         plan = plan_of(tw.Gemm(64, 96, k, a="bf16", b=tw.Packed(Q4)), None, "amx")
-        assert plan.product.mnemonic == mnemonic
+        assert plan.staging.product.mnemonic == mnemonic
 
 
 @pytest.mark.parametrize("target", ["amx", "avx512+bf16"])
@@ -158,11 +160,11 @@ def test_a_matrix_unit_decides_for_vectors_too() -> None:
     spec = tw.Gemm(M, 96, 1920, a="bf16", b=tw.Packed(Q4))
     for target, along in (("amx+graniterapids", "bf16"), ("avx512+bf16+graniterapids", "f32")):
         plan, *unpacked = nests_of(spec, None, target)
-        assert plan.product.along == along
-        assert any(each.product.unit is not None for each in unpacked) == (along == "bf16")
-        packed = plan.quantized
+        assert plan.staging.product.along == along
+        assert any(each.staging.product.unit is not None for each in unpacked) == (along == "bf16")
+        packed = plan.staging.quantized
         assert packed.group == (2 if along == "bf16" else 1)
-        assert all(each.quantized == packed for each in unpacked)
+        assert all(each.staging.quantized == packed for each in unpacked)
 
 
 @pytest.mark.parametrize("target", ["avx512+bf16", "neon+bf16", "sve256+sve2+bf16"])
@@ -177,7 +179,7 @@ def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Ca
         spec = tw.Gemm(M, n, k, a="bf16", b=given, d="f32", epilogue=epilogue, **more)
         schedule = tw.Schedule(unpack_rows=2, threads=1 + index % 2)
         _, many = nests_of(spec, schedule, target)
-        assert many.read_format.stored == "bf16"
+        assert many.staging.read_format(many.nest.panel_tile).stored == "bf16"
         trials.append((Trial(spec, schedule, {"m": m}), form))
     trials = sampled(target, trials)
     kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
@@ -216,7 +218,7 @@ def test_a_tile_of_numbers_lies_within_a_block_of_columns() -> None:
     with pytest.raises(ScheduleError, match="within one block of columns"):
         plan_of(several, how, "avx512+bf16")
     one = tw.Gemm(M, 96, 64, a="bf16", b=tw.Packed(Q4, 96))
-    assert plan_of(one, how, "avx512+bf16").panel_tile == (4, 48)
+    assert plan_of(one, how, "avx512+bf16").nest.panel_tile == (4, 48)
 
 
 def test_zeros_of_blocks_and_parts_of_them_are_not_unpacked_beforehand() -> None:
@@ -231,11 +233,13 @@ def test_tiles_have_as_many_rows_as_the_first_cache_has_places() -> None:
     """Rows of 8 KiB all begin in one set of it, and a copy for a few columns does not pay."""
     for k, most in ((4096, 8), (4096 + 32, 32)):
         plan = plan_of(tw.Gemm(M, 240, k, a="bf16", b=tw.Packed(Q4)), None, "avx512+bf16")
-        assert max(tile.shape.rows for tile in plan.tiles) <= most and not plan.sources
+        assert (
+            max(tile.shape.rows for tile in plan.tiling.tiles) <= most and not plan.staging.sources
+        )
     asked = plan_of(
         tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(Q4)), tw.Schedule(tile=(12, 16)), "avx512+bf16"
     )
-    assert max(tile.shape.rows for tile in asked.tiles) == 12
+    assert max(tile.shape.rows for tile in asked.tiling.tiles) == 12
 
 
 def test_rows_that_share_few_sets_are_copied_an_odd_number_of_lines_apart() -> None:
@@ -245,10 +249,10 @@ def test_rows_that_share_few_sets_are_copied_an_odd_number_of_lines_apart() -> N
     )  # fmt: skip
     for type_, k, target in kinds:
         copied = plan_of(tw.Gemm(M, 256, k, a=type_, b=tw.Packed(Q4)), None, target)
-        assert copied.sources.keys() == {"a"}
-        assert copied.operands["a"].strides["m"] == k + 64 // (2 if type_ == "bf16" else 4)
+        assert copied.staging.sources.keys() == {"a"}
+        assert copied.staging.operands["a"].strides["m"] == k + 64 // (2 if type_ == "bf16" else 4)
         for depth, lda in ((k + 64, None), (k, tw.dim("lda"))):
             spec = tw.Gemm(M, 256, depth, a=type_, b=tw.Packed(Q4), lda=lda)
-            assert not plan_of(spec, None, target).sources
+            assert not plan_of(spec, None, target).staging.sources
     _, many = nests_of(tw.Gemm(M, 256, 4096, a="f32", b=tw.Packed(Q4)), None, "avx2")
-    assert not many.sources, "their blocks of K lie in few lines"
+    assert not many.staging.sources, "their blocks of K lie in few lines"

@@ -51,8 +51,8 @@ def test_a_run_is_as_long_as_lanes_hold_it(type_: StoredName, target: str) -> No
     largest, groups = RUNS[type_]
     form = tw.Quantized(type_, scale="f32", block=32)
     plan = plan_of(spec_of(form, 8, 32, 64), None, target)
-    assert plan.product.few == groups
-    assert plan.product.mnemonic == ("vpmaddubsw" if groups else "vpmaddwd")
+    assert plan.staging.product.few == groups
+    assert plan.staging.product.mnemonic == ("vpmaddubsw" if groups else "vpmaddwd")
     one = IN_A_LANE * largest * LARGEST
     assert groups * one <= MOST < (groups + 1) * one
 
@@ -60,7 +60,7 @@ def test_a_run_is_as_long_as_lanes_hold_it(type_: StoredName, target: str) -> No
 def test_where_an_instruction_sums_four_products_there_are_no_runs() -> None:
     form = tw.Quantized("u4", zero=8, block=32)
     for target in ("avx2+vnni", "avx512+vnni", "amx", "neon"):
-        assert plan_of(spec_of(form, 8, 32, 64), None, target).product.few == 0
+        assert plan_of(spec_of(form, 8, 32, 64), None, target).staging.product.few == 0
 
 
 def extreme(form: tw.Quantized, k: int, n: int) -> QuantizedMatrix:

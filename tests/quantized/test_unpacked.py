@@ -131,11 +131,11 @@ def test_a_row_of_a_batch_has_the_same_bits_either_way() -> None:
 def test_many_rows_are_those_of_more_than_two_tiles() -> None:
     spec = tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4))
     plan, unpacked = nests_of(spec, tw.Schedule(), "avx512")
-    assert (plan.packs, unpacked.packs) == ("", "b")
-    assert unpack_rows_of(spec, tw.Schedule(), "avx512") == 2 * plan.tiles[0].shape.rows + 1
+    assert (plan.staging.packs, unpacked.staging.packs) == ("", "b")
+    assert unpack_rows_of(spec, tw.Schedule(), "avx512") == 2 * plan.tiling.tiles[0].shape.rows + 1
     few, many = (tw.Gemm(m, 96, 256, a="f32", b=tw.Packed(Q4)) for m in (4, 100))
-    assert plan_of(few, tw.Schedule(), "avx512").packs == ""
-    assert plan_of(many, tw.Schedule(), "avx512").packs == "b"
+    assert plan_of(few, tw.Schedule(), "avx512").staging.packs == ""
+    assert plan_of(many, tw.Schedule(), "avx512").staging.packs == "b"
     short = tw.Gemm(tw.dim("m", max=8), 96, 256, a="f32", b=tw.Packed(Q4))
     assert len(nests_of(short, tw.Schedule(), "avx512")) == 1
     assert len(nests_of(spec, tw.Schedule(loops="nmk"), "avx512")) == 1
@@ -149,7 +149,7 @@ def test_what_is_unpacked_fits_on_the_stack(target: str) -> None:
     for n, k in ((4096, 4096), (100, 14336), (16, 72)):
         spec = tw.Gemm(M, n, k, a="f32", b=tw.Packed(Q4), d="bf16")
         _, plan = nests_of(spec, tw.Schedule(threads=2), target)
-        blocks = plan.blocks
+        blocks = plan.nest.blocks
         assert 4 * blocks["n"] * blocks["k"] <= 32 * 1024
         assert 4 * blocks["n"] * blocks["m"] <= 32 * 1024
         assert blocks["k"] % 8 == 0
@@ -170,9 +170,9 @@ def test_lines_from_afar_are_asked_for_ahead() -> None:
     """Six blocks of 32 in 32 columns; what the first cache holds is not asked for."""
     how = tw.Quantize(per=("row", 32))
     far, near = (tw.Gemm(M, n, 256, a=how, b=tw.Packed(Q4)) for n in (4096, 64))
-    assert plan_of(far, tw.Schedule(), "avx512").schedule.prefetch == 6
-    assert plan_of(far, tw.Schedule(prefetch=9), "avx512").schedule.prefetch == 9
-    assert plan_of(near, tw.Schedule(), "avx512").schedule.prefetch is None
+    assert plan_of(far, tw.Schedule(), "avx512").problem.schedule.prefetch == 6
+    assert plan_of(far, tw.Schedule(prefetch=9), "avx512").problem.schedule.prefetch == 9
+    assert plan_of(near, tw.Schedule(), "avx512").problem.schedule.prefetch is None
     kernel = tw.compile(far, target="avx512+vnni")
     assert "prefetch" in kernel.explain() and kernel.verify(cases=2).cases == 2
     loads, asked = (kernel.source.count(x) for x in ("_bytes = ", "__builtin_prefetch(pb + "))
@@ -184,7 +184,7 @@ def test_what_tiles_leave_of_few_rows_unpacks_b_once(target: str) -> None:
     """As many rows as a tile holds are one; more are two, of which neither has few."""
     how = tw.Quantize(per=("row", 32))
     plan = plan_of(tw.Gemm(M, 64, 256, a=how, b=tw.Packed(Q4)), tw.Schedule(loops="nmk"), target)
-    grids = list(grids_of(plan.passes["whole"]))
+    grids = list(grids_of(plan.tiling.passes["whole"]))
     tall = max(grid.tile.shape.rows for grid in grids)
     for m in range(1, 2 * tall + 1):
         sizes, there = {"m": m}, set[int]()

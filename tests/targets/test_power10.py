@@ -105,15 +105,15 @@ def test_blocks_are_taken_where_they_are_worth_it(
     spec: tw.Gemm, schedule: tw.Schedule, product: str
 ) -> None:
     plan = plan_for(spec, schedule, POWER10)
-    assert plan.product.mnemonic == product
-    held = {grid.tile.shape.sums for grid in grids_of(plan.passes["whole"])}
+    assert plan.staging.product.mnemonic == product
+    held = {grid.tile.shape.sums for grid in grids_of(plan.tiling.passes["whole"])}
     assert held == {UNIT if "ger" in product else None}
 
 
 def test_there_are_no_more_than_eight_accumulators() -> None:
     for size in (4, 8, 12, 16, 24, 40):
         plan = plan_for(tw.Gemm(size, 64, 64), tw.Schedule(), POWER10)
-        for grid in grids_of(plan.passes["whole"]):
+        for grid in grids_of(plan.tiling.passes["whole"]):
             assert 1 <= grid.tile.shape.budget.accumulators <= 8
     with pytest.raises(tw.ScheduleError, match="needs 16 matrix registers on power10"):
         plan_for(tw.Gemm(16, 16, 64), tw.Schedule(tile=(16, 16)), POWER10)

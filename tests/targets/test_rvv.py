@@ -134,7 +134,7 @@ def test_k_loops_are_as_fast_as_their_multiply_adds(
 def test_the_model_chooses_how_many_registers_a_vector_takes() -> None:
     def widest(*size: int) -> str:
         plan = plan_for(tw.Gemm(*size), tw.Schedule(), resolve("rvv256"))
-        return next(iter(grids_of(plan.passes["whole"]))).tile.shape.vector.name
+        return next(iter(grids_of(plan.tiling.passes["whole"]))).tile.shape.vector.name
 
     assert [widest(64, n, 64) for n in (64, 16, 8)] == ["m4", "m2", "m1"]
 

@@ -118,7 +118,9 @@ def test_a_factor_that_its_load_converts_is_loaded_alone() -> None:
     spec = tw.Gemm(32, 5, 129, a=a, b=b, order="F")
     plan = plan_for(spec, tw.Schedule(), host.resolve("sme+sme2"))
     every = [op for tile in program_for(plan).tiles for op in walk(tile.body)]
-    assert plan.product.mnemonic == "fmopa za.s" and plan.input_of("m").type == "bf16"
+    assert (
+        plan.staging.product.mnemonic == "fmopa za.s" and plan.staging.input_of("m").type == "bf16"
+    )
     assert not any(isinstance(op, LoadSeveral) for op in every)
 
 
@@ -136,7 +138,7 @@ def test_a_factor_that_its_load_converts_is_loaded_alone() -> None:
 def test_blocks_are_taken_where_they_are_worth_it(
     spec: tw.Gemm, schedule: tw.Schedule, product: str
 ) -> None:
-    assert plan_for(spec, schedule, SME).product.mnemonic == product
+    assert plan_for(spec, schedule, SME).staging.product.mnemonic == product
 
 
 # -- the mode ------------------------------------------------------------------------------------

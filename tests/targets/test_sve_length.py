@@ -117,4 +117,6 @@ def test_a_packed_b_serves_both_orders_of_c_at_every_length(
     """Blocks of sums are turned for one of them, for which there must be registers."""
     spec = tw.Gemm(128, 80, 64, a=type_, b=tw.Packed(type_, nb=32), order=order)
     plan = plan_for(spec, tw.Schedule(), host.resolve(f"{name}+i8mm+bf16"))
-    assert all(v.transposes or not plan.transposed or v.lanes == 1 for v in plan.vectors)
+    assert all(
+        v.transposes or not plan.staging.transposed or v.lanes == 1 for v in plan.staging.vectors
+    )

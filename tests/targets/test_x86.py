@@ -209,7 +209,7 @@ def test_a_described_processor_changes_the_plan_alone() -> None:
     assert zen3.compiler_flags == plain.compiler_flags
     assert [v.muladd for v in zen3.vectors] == [v.muladd for v in plain.vectors]
     spec = Gemm(64, 48, 64)
-    tiles = [plan_for(spec, Schedule(), target).tiles for target in (plain, zen3)]
+    tiles = [plan_for(spec, Schedule(), target).tiling.tiles for target in (plain, zen3)]
     outputs = [{tile.shape.outputs for tile in of} for of in tiles]
     assert outputs == [{10, 12}, {8}]
 
@@ -219,11 +219,11 @@ def test_a_core_that_wants_a_choice_of_chains_gets_tiles_of_twelve_vectors() -> 
     assert zen5.compiler_flags == plain.compiler_flags
     assert [v.muladd for v in zen5.vectors] == [v.muladd for v in plain.vectors]
     spec = Gemm(64, 48, 64)
-    tiles = [plan_for(spec, Schedule(), target).tiles for target in (plain, zen5)]
+    tiles = [plan_for(spec, Schedule(), target).tiling.tiles for target in (plain, zen5)]
     outputs = [{tile.shape.outputs for tile in of} for of in tiles]
     assert outputs == [{24}, {12}]
     halves = Gemm(64, 48, 64, a="bf16", b=Packed("bf16"))
-    wide = plan_for(halves, Schedule(), resolve("avx512+bf16+zen5")).tiles
+    wide = plan_for(halves, Schedule(), resolve("avx512+bf16+zen5")).tiling.tiles
     chains = {tile.shape.multiply_adds for tile in wide}
     assert min(chains) >= 18, "vdpbf16ps takes 6 cycles"
 

@@ -36,11 +36,12 @@ from tilewright.lower.staging.buffers import (
     sum_lines,
     sums_of_blocks,
 )
-from tilewright.lower.staging.pack import Packed, in_panels, pack, stack_bytes
+from tilewright.lower.staging.pack import in_panels, pack, stack_bytes
 from tilewright.lower.staging.quantize import packed_rows
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import ByRows, Plan
+from tilewright.plan.problem import Staging
 from tilewright.plan.routines.pack_b import PackPlan, plan_of_d
 from tilewright.plan.tiling.tiles import (
     Either,
@@ -78,7 +79,7 @@ def make_program(plan: Plan | ByRows) -> Program:
         nodes, made = pack_ends(packing)
         start += nodes
         tiles.programs |= {("store", program.name): program for program in made}
-    if ZERO in (first.sizes["m"], first.sizes["n"]):
+    if ZERO in (first.problem.sizes["m"], first.problem.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
     nest, programs = _whole(tiles), list(tiles.programs.values())
     scratch, worker = tiles.scratch, tiles.worker_scratch
@@ -96,21 +97,23 @@ def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
     run.
     """
     plan = tiles.plan
-    block = Block(plan.outside, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
+    block = Block(
+        plan, plan.staging, dict(plan.problem.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO)
+    )
     nest = _converted(tiles, "b", _product(tiles, block))
-    if plan.spec.b2 is not None and plan.summed is None:
+    if plan.spec.b2 is not None and plan.nest.summed is None:
         nest = (_gated(tiles, block, nest),)
     if not plan.by_panels:
         nest = _converted(tiles, "a", nest)
-    for name in needed_sums(plan):
-        nest = (_filled(tiles, sum_lines(plan, name), nest),)
+    for name in needed_sums(plan.staging):
+        nest = (_filled(tiles, sum_lines(plan.staging, name), nest),)
         if name == "b" and plan.spec.b2 is not None:
-            nest = (_filled(tiles, _second(sum_lines(plan, name)), nest),)
+            nest = (_filled(tiles, _second(sum_lines(plan.staging, name)), nest),)
     return nest
 
 
 def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
-    nodes, programs = begin(tiles.plan, name)
+    nodes, programs = begin(tiles.plan.problem, name)
     tiles.programs |= {("begin", program.name): program for program in programs}
     return nodes
 
@@ -118,23 +121,23 @@ def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
 def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """Return ``body``, preceded by the conversion of operand ``name`` or the copy of its tail."""
     plan = tiles.plan
-    if name == "a" and TOTALS in plan.operands and not plan.spec.sums_blocks:
-        body = (_filled(tiles, sums_of_blocks(plan), body),)
-    if name in plan.sources and plan.spec.sums_blocks:
-        for filled in quantize(plan):
+    if name == "a" and TOTALS in plan.staging.operands and not plan.spec.sums_blocks:
+        body = (_filled(tiles, sums_of_blocks(plan.staging), body),)
+    if name in plan.staging.sources and plan.spec.sums_blocks:
+        for filled in quantize(plan.staging):
             body = (_filled(tiles, filled, body),)
         return body
-    if f"{name}_tail" in plan.operands:
-        return (_filled(tiles, copy_tail(plan, name), body),)
-    return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body
+    if f"{name}_tail" in plan.staging.operands:
+        return (_filled(tiles, copy_tail(plan.staging, name), body),)
+    return (_filled(tiles, convert(plan, name), body),) if name in plan.staging.sources else body
 
 
 def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     """Return ``body``, preceded by the sums of A B2 in a buffer, computed like those of A B."""
     plan = tiles.plan
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
-    sums = plan.operands["sums2"]
-    elements = _sum_elements(plan)
+    sums = plan.staging.operands["sums2"]
+    elements = _sum_elements(plan.staging)
     (scratch, _), second = tiles.place(sums, elements), renamed(fill, _of_second)
     return Pack(sums.buffer, sums.type, elements, scratch, second, body)
 
@@ -154,37 +157,34 @@ def _second(filled: Filled) -> Filled:
 def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
     """Return ``body`` with a buffer that is filled before it."""
     tiles.programs |= {("fill", tile.name): tile for tile in filled.tiles}
-    return Pack(
-        buffer=filled.operand.buffer,
-        element=filled.operand.type,
-        elements=filled.elements,
-        scratch=tiles.place(filled.operand, filled.elements)[0],
-        fill=filled.nodes,
-        body=body,
-    )
+    buffer, size = filled.operand, filled.elements
+    scratch, _ = tiles.place(buffer, size)
+    return Pack(buffer.buffer, buffer.type, size, scratch, filled.nodes, body)
 
 
 def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     plan = tiles.plan
-    if not plan.partial or plan.summed is not None:
+    if not plan.partial or plan.nest.summed is not None:
         return _pass(tiles, "whole", block)
-    sums = plan.operands["sums"]
-    elements = _sum_elements(plan)
+    sums = plan.staging.operands["sums"]
+    elements = _sum_elements(plan.staging)
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
     scratch, _ = tiles.place(sums, elements)
     return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
 
 
-def _sum_elements(plan: Plan) -> Expr:
+def _sum_elements(staging: Staging) -> Expr:
     """Return the number of elements in a buffer for all sums."""
-    steps = plan.operands["sums"].strides
+    steps = staging.operands["sums"].strides
     line, other = "nm" if steps["n"] == 1 else "mn"
-    return plan.sizes[other] * (plan.sizes[line] if steps[other] == 1 else steps[other])
+    return staging.problem.sizes[other] * (
+        staging.problem.sizes[line] if steps[other] == 1 else steps[other]
+    )
 
 
 def _pass(tiles: TileSet, phase: Phase, block: Block) -> tuple[NestNode, ...]:
     """Return the nodes of one pass through all of C."""
-    return tuple(_nest(tiles, tiles.plan.passes[phase], block))
+    return tuple(_nest(tiles, tiles.plan.tiling.passes[phase], block))
 
 
 def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
@@ -223,26 +223,19 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
 def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
     packed = _pack(tiles, step.operand, block)
-    packed = replace(packed, elements=_room(plan, packed.operand, packed.elements))
-    place = tiles.place(packed.operand, packed.elements, parallel=block.parallel)
+    operand, elements = packed.operand, _room(plan, packed.operand, packed.elements)
+    scratch, own = tiles.place(operand, elements, parallel=block.parallel)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
     bases = block.bases | {name: block.origin}
-    inside = replace(block, here=block.here.holding(packed.operand), bases=bases)
-    return Pack(
-        buffer=packed.operand.buffer,
-        element=packed.operand.type,
-        elements=packed.elements,
-        scratch=place[0],
-        fill=packed.nodes,
-        body=tuple(_nest(tiles, step.body, inside)),
-        of_worker=place[1],
-    )
+    inside = replace(block, here=block.here.holding(operand), bases=bases)
+    body = tuple(_nest(tiles, step.body, inside))
+    return Pack(operand.buffer, operand.type, elements, scratch, packed.nodes, body, own)
 
 
-def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
+def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Filled:
     """Return the nodes that pack or unpack a block into ``buffer``."""
     plan, name = block.plan, buffer.name
-    if plan.unpacks:
+    if plan.staging.unpacks:
         return unpack(plan, buffer, block.extents, block.origin)
     at = offset_of(block.here.operands[name], block.origin)
     prefix = f"pack{len(tiles.programs)}_{name}_"
@@ -267,12 +260,12 @@ def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, 
 
 def _packed_rows(tiles: TileSet, step: PackedRows, block: Block) -> Pack:
     """Return nodes that write rows of D to a buffer, and pack them into D."""
-    plan, rows = block.plan, block.plan.operands["d"]
+    plan, rows = block.plan, block.plan.staging.operands["d"]
     inside = replace(block, bases=block.bases | {"d": block.origin})
     fill = tuple(_nest(tiles, step.body, inside))
     most = block.extents["m"]
-    if most != plan.sizes["m"] and "m" not in plan.block_sizes:
-        most = Integer(plan.blocks["m"])  # the last block uses the buffer of whole ones
+    if most != plan.problem.sizes["m"] and "m" not in plan.block_sizes:
+        most = Integer(plan.nest.blocks["m"])  # the last block uses the buffer of whole ones
     elements = _room(plan, rows, most * rows.strides["m"])
     scratch, own = tiles.place(rows, elements, parallel=block.parallel)
     shared = plan.shared and not block.parallel
@@ -299,30 +292,32 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
     The buffer is declared before the block's size is computed. If the largest block fits on the
     stack, its size is used. Otherwise the size follows from the call's sizes.
     """
-    named = ((plan.block_sizes, plan.blocks), (plan.sum_sizes, plan.summed or {}))
+    named = ((plan.block_sizes, plan.nest.blocks), (plan.nest.sum_sizes, plan.nest.summed or {}))
     most = {symbol(name): (d, size[d]) for names, size in named for d, name in names.items()}
     whole = elements.xreplace({name: Integer(size) for name, (_, size) in most.items()})
     if stack_bytes(operand, whole) is not None:
         return whole
-    return elements.xreplace({name: Least(plan.sizes[d], s) for name, (d, s) in most.items()})
+    return elements.xreplace(
+        {name: Least(plan.problem.sizes[d], s) for name, (d, s) in most.items()}
+    )
 
 
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:
     plan = tiles.plan
-    assert plan.batch is not None
-    yield from _selected(plan, ZERO, tuple(_nest(tiles, step.first, block)))
+    assert plan.problem.batch is not None
+    yield from _selected(plan.staging, ZERO, tuple(_nest(tiles, step.first, block)))
     if step.later is not None:
         index = symbol("i")
         later = replace(block, origin=block.origin | {"b": index})
-        body = _selected(plan, index, tuple(_nest(tiles, step.later, later)))
-        yield BlockLoop("i", plan.batch.count, body, first=1, note="batch")
+        body = _selected(plan.staging, index, tuple(_nest(tiles, step.later, later)))
+        yield BlockLoop("i", plan.problem.batch.count, body, first=1, note="batch")
 
 
-def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+def _selected(staging: Staging, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """Return ``body`` with operands of one batch element selected, except those in buffers."""
     taken = operands_of(body)
-    given = (plan.operands[x] for x in "ab" if Name(x) in taken)
-    chosen = tuple(select(plan, operand) for operand in given if not operand.packed)
+    given = (staging.operands[x] for x in "ab" if Name(x) in taken)
+    chosen = tuple(select(staging, operand) for operand in given if not operand.packed)
     return (of_batch(index, chosen, body),) if chosen else body
 
 
@@ -357,17 +352,17 @@ def _work(block: Block) -> Expr | None:
     One instruction of a matrix unit computes more than a vector multiply-add.
     """
     plan = block.plan
-    if plan.product.unit is not None:
+    if plan.staging.product.unit is not None:
         return None
-    count = plan.batch.count if plan.batch is not None and "b" in plan.inner else ONE
-    lanes = plan.target.of(plan.element)[0].lanes * plan.product.step
+    count = plan.problem.matrices if "b" in plan.nest.inner else ONE
+    lanes = plan.target.of(plan.staging.element)[0].lanes * plan.staging.product.step
     extents = block.extents
     return div(extents["m"] * extents["n"] * extents["k"] * count, lanes)
 
 
 def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
     """Yield the tile grids of each kind of panels, panel after panel."""
-    letters = tiles.plan.outer
+    letters = tiles.plan.nest.outer
     order = sorted("mn", key=letters.lower().rfind)
     number = tiles.next_group()
     for cell in step.cells:
@@ -419,8 +414,8 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
 
     A grid may exist only for some sizes of the call. This is tested once, outside all loops.
     """
-    plan, letters = block.plan, tiles.plan.outer
-    along, across = plan.along, plan.across
+    plan, letters = block.plan, tiles.plan.nest.outer
+    along, across = plan.problem.along, plan.problem.across
     parallel = {dim for dim in "mn" if letters[letters.lower().rfind(dim) :][:1].isupper()}
     if plan.by_panels:
         yield panels(tiles, block, grids)

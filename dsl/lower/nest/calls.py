@@ -14,7 +14,8 @@ from tilewright.lower.staging.pack import stack_bytes
 from tilewright.lower.tile.assemble import lower_tile
 from tilewright.lower.tile.tile import Tile
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Environment, Plan
+from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Problem, Staging
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
@@ -31,16 +32,12 @@ class Block:
     loop.
     """
 
-    here: Environment
+    plan: Plan
+    here: Staging
     extents: dict[str, Expr]
     origin: dict[str, Expr]
     bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
     parallel: bool = False
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that is carried out."""
-        return self.here.plan
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> Block:
         """Return the block with ``extent`` along a dimension, ``origin`` elements after this
@@ -53,12 +50,12 @@ class Block:
 def called(tiles: TileSet, block: Block, tile: RegisterTile, along: Part, across: Part) -> Call:
     """Return the call of a tile at its place in a part of the grid."""
     plan, program = block.plan, tiles.get(block.here, tile)
-    parts = {plan.along: along, plan.across: across}
+    parts = {plan.problem.along: along, plan.problem.across: across}
     origin = dict(block.origin)
     for dim in "mn":
         origin[dim] = origin[dim] + parts[dim].at(f"{dim}t")
-    if plan.unpacks:
-        origin["bn"] = div(origin["n"], plan.quantized.nb) * plan.quantized.nb
+    if plan.staging.unpacks:
+        origin["bn"] = div(origin["n"], plan.staging.quantized.nb) * plan.staging.quantized.nb
     return Call(program.name, tuple(_arguments(block, program, origin)))
 
 
@@ -123,17 +120,17 @@ class TileSet:
 
         Loops of one group may run at the same time (``BlockLoop.beside``).
         """
-        if self.plan.spec.outputs or self.plan.schedule.tails == "overlap":
+        if self.plan.spec.outputs or self.plan.problem.schedule.tails == "overlap":
             return 0
         self.groups += 1
         return self.groups
 
-    def get(self, here: Environment, tile: RegisterTile) -> TileProgram:
+    def get(self, here: Staging, tile: RegisterTile) -> TileProgram:
         """Return the program of ``tile``; ``here`` has its operands as they are packed there."""
         key = "tile", tile.number
         if key not in self.programs:
-            name = f"{self.prefix}tile{len(self.programs)}_{_size(self.plan, tile)}"
-            self.programs[key] = lower_tile(Tile(here, tile), name)
+            name = f"{self.prefix}tile{len(self.programs)}_{_size(self.plan.problem, tile)}"
+            self.programs[key] = lower_tile(Tile(self.plan, here, tile), name)
         return self.programs[key]
 
     def place(
@@ -155,8 +152,8 @@ class TileSet:
         return sum((scratch[other] for other in before), ZERO), parallel
 
 
-def _size(plan: Plan, tile: RegisterTile) -> str:
+def _size(problem: Problem, tile: RegisterTile) -> str:
     known = {"m": value(tile.mr), "n": value(tile.nr)}
     sizes = {dim: "tail" if size is None else str(size) for dim, size in known.items()}
-    sizes[plan.across] = str(tile.shape.rows)
+    sizes[problem.across] = str(tile.shape.rows)
     return f"{sizes['m']}x{sizes['n']}"

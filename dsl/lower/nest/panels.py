@@ -42,9 +42,9 @@ def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
     """
     across = tuple(dict.fromkeys(grid.across for grid in grids))[::-1]
     writer = _Panels(tiles, block, tuple(grids), max(part.units for part in across))
-    packed = tiles.plan.operands["a"]
+    packed = tiles.plan.staging.operands["a"]
     count = 1 if sum((part.count for part in across), ZERO) == 1 else 2
-    elements = count * writer.panel_elements + margin(tiles.plan)
+    elements = count * writer.panel_elements + margin(tiles.plan.staging)
     scratch, of_worker = tiles.place(packed, elements, parallel=block.parallel)
     return Pack(
         buffer=packed.buffer,
@@ -87,7 +87,7 @@ class _Panels:
     @property
     def panel_elements(self) -> Expr:
         """The number of elements of a panel in the buffer."""
-        return self.tallest * self.plan.operands["a"].strides["m"]
+        return self.tallest * self.plan.staging.operands["a"].strides["m"]
 
     def grids(self, parts: Sequence[Part]) -> Iterator[NestNode]:
         """Yield the panels of each part. All but the last are followed by a panel of the
@@ -138,8 +138,8 @@ class _Panels:
         depth = value(self.block.extents["k"])
         if depth is None or tiles is None:
             return []
-        source, packed = self.plan.sources["a"].type, self.plan.operands["a"].type
-        step = row_elements(self.plan.target, source, packed, self.plan.lanes)
+        source, packed = self.plan.staging.sources["a"].type, self.plan.staging.operands["a"].type
+        step = row_elements(self.plan.target, source, packed, self.plan.staging.lanes)
         piece = step * -(-depth // (step * tiles))
         pieces = [min(piece, max(0, depth - piece * tile)) for tile in range(tiles)]
         last = (depth - 1) // piece
@@ -160,7 +160,7 @@ class _Panels:
     def _rows(self, panel: _Rows, first: Expr, depth: Expr) -> tuple[NestNode, ...]:
         rows = self.block.origin["m"] + panel.first, panel.rows
         place = self.panel_elements * mod(panel.number, 2)
-        nodes, programs = convert_lines(self.plan, "a", rows, (first, depth), place)
+        nodes, programs = convert_lines(self.plan.staging, "a", rows, (first, depth), place)
         self.tiles.programs |= {("fill", tile.name): tile for tile in programs}
         return nodes
 

@@ -13,7 +13,7 @@ from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Advance, Apply, Loop, Op, Parameter, TileProgram, Zero
 from tilewright.ir.values import Address
-from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.symbolic import ONE, ZERO, symbol
 
 from .quantize import fitting, folded, pieces, put_one
@@ -22,19 +22,23 @@ from .quantize import fitting, folded, pieces, put_one
 TOTALS = "a_totals"
 
 
-def sum_blocks(plan: Plan, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProgram]:
+def sum_blocks(staging: Staging, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProgram]:
     """Return the nodes that sum blocks of A's rows in matrix number ``matrix``, and their tile.
 
     A has a floating-point type and is contiguous along K. The f32 sums are negated if zero points
     multiply them.
     """
-    source, made, form = plan.operands["a"], plan.operands[TOTALS], plan.quantized
+    source, made, form = (
+        staging.operands["a"],
+        staging.operands[TOTALS],
+        staging.quantized,
+    )
     whole, tail = divmod(form.k, form.block)
     ops: tuple[Op, ...] = ()
     if whole:
-        ops = (Loop("kt", Integer(whole), tuple(_block(plan, form.block)), "blocks of K"),)
-    ops = (*ops, *(_block(plan, tail) if tail else ()))
-    slots = tuple(slot for slot, _ in plan.spec.runtime_sizes())
+        ops = (Loop("kt", Integer(whole), tuple(_block(staging, form.block)), "blocks of K"),)
+    ops = (*ops, *(_block(staging, tail) if tail else ()))
+    slots = tuple(slot for slot, _ in staging.problem.spec.runtime_sizes())
     program = TileProgram(
         name="sum_blocks",
         element="f32",
@@ -53,19 +57,23 @@ def sum_blocks(plan: Plan, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProg
         Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"]),
     )
     call = Call(program.name, places)
-    return (BlockLoop("lp", plan.sizes["m"], (call,), note="sum blocks of A"),), program
+    return (BlockLoop("lp", staging.problem.sizes["m"], (call,), note="sum blocks of A"),), program
 
 
-def _block(plan: Plan, existing: int) -> Iterator[Op]:
+def _block(staging: Staging, existing: int) -> Iterator[Op]:
     """Sum one block with ``existing`` elements."""
-    source, form = plan.operands["a"], plan.quantized
+    source, form = staging.operands["a"], staging.quantized
     prefix = "" if existing == form.block else "last_"
-    emitter = Emitter(plan.target, fitting(plan.target, form.block).lanes, prefix, "f32")
+    emitter = Emitter(
+        staging.problem.target, fitting(staging.problem.target, form.block).lanes, prefix, "f32"
+    )
     total = emitter.fresh("added", "f32")
     emitter.stage("elements", note="Elements.")
     emitter.add(Zero(total))
     for number, piece in enumerate(pieces(existing, emitter.lanes)):
-        inner = Emitter(plan.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
+        inner = Emitter(
+            staging.problem.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32"
+        )
         inner.stage("elements")
         every = piece.elements(source, inner, "x")
         sums = inner.register(reduce(partial(inner.builder, "add"), every))

@@ -9,7 +9,7 @@ registers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sympy import Expr
 
@@ -27,13 +27,14 @@ from tilewright.lower.transpose import grid_nest
 from tilewright.lower.vectors import filled
 from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.plan.routines.copy import BLOCK_DEPTH, Layout, block_move
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import Part, cut, panel_parts
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, div, linear, value
 
-from .buffers import conversion_of, margin, whole_steps
+from .buffers import Filled, conversion_of, margin, whole_steps
 from .conversion import Conversion
 from .convert_groups import conversion_nest
 from .convert_panels import panel_nest, spilled
@@ -42,19 +43,9 @@ from .convert_panels import panel_nest, spilled
 WORK = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """A packed operand as the tiles see it, and the nodes and tiles that fill it."""
-
-    operand: Operand
-    elements: Expr
-    nodes: tuple[NestNode, ...]
-    tiles: tuple[TileProgram, ...]
-
-
 def pack(
     plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str, *, alone: bool
-) -> Packed:
+) -> Filled:
     """Pack the block of an operand that starts at element ``at`` into ``buffer``.
 
     ``alone`` is True if one thread packs the block, because other threads pack other blocks.
@@ -66,15 +57,15 @@ def pack(
     shared = plan.shared and not alone
     if width is not None:
         return _panels(plan, buffer, (line, extent, depth), width, (at, prefix), shared=shared)
-    if plan.product.unit is not None:
+    if plan.staging.product.unit is not None:
         return _converted(plan, buffer, extents, (at, prefix), shared=shared)
-    if plan.dot:
+    if plan.problem.dot:
         nodes, tiles = _turned(plan, buffer, (depth, extent), (at, ZERO), prefix)
-        return Packed(buffer, buffer.strides[line] * extent, nodes, tiles)
+        return Filled(buffer, buffer.strides[line] * extent, nodes, tiles)
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
-    zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
-    return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
+    zeros, pads = pad(plan.staging, buffer, (extent, depth), spare, prefix)
+    return Filled(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
 
 
 def _converted(
@@ -84,16 +75,16 @@ def _converted(
     place: tuple[Expr, str],
     *,
     shared: bool,
-) -> Packed:
+) -> Filled:
     """Pack a block for a matrix unit: as rows along K, or as K groups of adjacent rows or
     columns.
     """
     at, prefix = place
     c = replace(_conversion(plan, buffer, prefix), shared=shared)
-    c = whole_steps(plan, c, extents["k"])
+    c = whole_steps(plan.staging, c, extents["k"])
     nodes, tiles = conversion_nest(c, extents, (at, ZERO))
-    elements = buffer.strides["b"] + margin(plan)
-    return Packed(buffer, elements, nodes, tuple(tiles.values()))
+    elements = buffer.strides["b"] + margin(plan.staging)
+    return Filled(buffer, elements, nodes, tuple(tiles.values()))
 
 
 def _moved(
@@ -104,11 +95,14 @@ def _moved(
 
     ``at`` has the first element in the operand and in the buffer.
     """
-    (line, extent, depth), source = block, plan.operands[buffer.name]
+    (line, extent, depth), source = block, plan.staging.operands[buffer.name]
     width = plan.panel(buffer.name)
-    if width is not None and not plan.plain:
+    if width is not None and not plan.staging.plain:
         extents = {line: extent, "k": depth}
-        padded = plan.input_of(plan.along).name == buffer.name or plan.product.blocks
+        padded = (
+            plan.staging.input_of(plan.problem.along).name == buffer.name
+            or plan.staging.product.blocks
+        )
         c = _conversion(plan, buffer, prefix)
         nodes, tiles = panel_nest(c, extents, at, width, padded=padded)
         return nodes, tuple(tiles.values())
@@ -124,10 +118,10 @@ def _turned(
 
     ``size`` is the number of contiguous runs in the source, and their length.
     """
-    source, line = plan.operands[buffer.name], LINE[buffer.name]
-    read, written = ("k", line) if plan.dot else (line, "k")
+    source, line = plan.staging.operands[buffer.name], LINE[buffer.name]
+    read, written = ("k", line) if plan.problem.dot else (line, "k")
     strides = (source.strides[read], buffer.strides[written])
-    by = 2 if plan.panel_tile is None else 4
+    by = 2 if plan.nest.panel_tile is None else 4
     moves = move_plan(plan.target, source.type, size, strides, plan.slots, by)
     return grid_nest(moves, (source.buffer, buffer.buffer), at, prefix)
 
@@ -140,16 +134,16 @@ def _panels(
     place: tuple[Expr, str],
     *,
     shared: bool,
-) -> Packed:
+) -> Filled:
     """Pack into ``[panel][K][width]``: whole panels, then an incomplete one.
 
     If ``shared`` is True, threads share the whole panels. This is impossible if a panel writes past
     its end, because the next panel must then be written later.
     """
     (line, extent, depth), (at, prefix) = block, place
-    step = plan.operands[buffer.name].strides[line]
+    step = plan.staging.operands[buffer.name].strides[line]
     along = value(step) == 1
-    whole = whole_groups(depth, plan.product) * plan.product.group
+    whole = whole_groups(depth, plan.staging.product) * plan.staging.product.group
     nodes: tuple[NestNode, ...] = ()
     tiles: dict[str, TileProgram] = {}
     for part in panel_parts(extent, width):
@@ -160,18 +154,18 @@ def _panels(
         # If a row of the source belongs to several panels, it is read once for all of them.
         through = along and part.count != 1
         nodes += tuple(_through(part, found)) if through else in_panels("pp", part, found)
-    beyond = 0 if plan.plain else spilled(_conversion(plan, buffer, prefix), width)
+    beyond = 0 if plan.staging.plain else spilled(_conversion(plan, buffer, prefix), width)
     if shared and not beyond and isinstance(nodes[0], BlockLoop):
         size = BLOCK_DEPTH * extent if along else width * depth
-        work = div(WORK * size, plan.lanes)
+        work = div(WORK * size, plan.staging.lanes)
         nodes = replace(nodes[0], parallel=True, work=work), *nodes[1:]
     elements = div(extent + (width - 1), width) * width * whole + beyond
-    return Packed(buffer, elements, nodes, tuple(tiles.values()))
+    return Filled(buffer, elements, nodes, tuple(tiles.values()))
 
 
 def _conversion(plan: Plan, buffer: Operand, prefix: str) -> Conversion:
     """Return the conversion of elements that are packed into ``buffer``."""
-    c = conversion_of(plan, buffer.name, plan.operands[buffer.name], buffer)
+    c = conversion_of(plan.staging, buffer.name, plan.staging.operands[buffer.name], buffer)
     return replace(c, prefix=prefix, slots=plan.slots)
 
 
@@ -219,13 +213,13 @@ def _copy(
     _, extent, depth = block
     source, made = (
         Layout(operand.buffer, operand.type, operand.strides["k"])
-        for operand in (plan.operands[buffer.name], buffer)
+        for operand in (plan.staging.operands[buffer.name], buffer)
     )
     width = plan.panel(buffer.name)
     # If the size of a panel is known only at the call, the panel is not full.
     most = None if width is None else width - (value(extent) is None)
     move = block_move(plan.target, source, made, (extent, depth), plan.slots, most)
-    by = 2 if plan.panel_tile is None else 4
+    by = 2 if plan.nest.panel_tile is None else 4
     nest = MoveNest(move, prefix=prefix, first=at, by=by)
     return tuple(nest.rows()), tuple(nest.tiles.values())
 
@@ -240,16 +234,18 @@ def spare_elements(plan: Plan, name: str) -> int:
     A tile that starts between multiples of a vector's lanes may read up to a vector past a row's
     padding.
     """
-    if not plan.bounces or plan.input_of(plan.along).name != name:
+    if not plan.problem.bounces or plan.staging.input_of(plan.problem.along).name != name:
         return 0
-    lanes = plan.lanes
+    lanes = plan.staging.lanes
     steps = [plan.asked_tile[1]] if plan.asked_tile else []
-    steps += [plan.blocks[plan.along]] if plan.along in plan.blocks else []
+    steps += (
+        [plan.nest.blocks[plan.problem.along]] if plan.problem.along in plan.nest.blocks else []
+    )
     return lanes if any(step % lanes for step in steps) else 0
 
 
 def pad(
-    plan: Plan, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
+    staging: Staging, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """Return nodes and tiles that set the last vector of every row, and the ``spare`` elements, to
     0.
@@ -258,31 +254,33 @@ def pad(
     number of rows.
     """
     extent, depth = size
-    if not plan.bounces or plan.input_of(plan.along).name != buffer.name:
+    if not staging.problem.bounces or staging.input_of(staging.problem.along).name != buffer.name:
         return (), ()
-    leading, vector = buffer.strides["k"], plan.target.of(plan.element)[0]
+    leading, vector = buffer.strides["k"], staging.problem.target.of(staging.element)[0]
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
     if value(leading - extent) != 0:
         for part in cut(depth, PAD_LINES):
-            program = _pad_tile(plan, vector, part.units, leading, prefix)
+            program = _pad_tile(staging, vector, part.units, leading, prefix)
             tiles.setdefault(program.name, program)
             row = part.at("kp")
             at = row * leading + (leading - vector.lanes)
             call = Call(program.name, (Argument(buffer.buffer, at),))
             nodes += repeated("kp", part.count, (call,), "pad")
     if spare:
-        program = _pad_tile(plan, vector, 1, leading, prefix)
+        program = _pad_tile(staging, vector, 1, leading, prefix)
         tiles.setdefault(program.name, program)
         nodes.append(Call(program.name, (Argument(buffer.buffer, depth * leading),)))
     return tuple(nodes), tuple(tiles.values())
 
 
-def _pad_tile(plan: Plan, vector: Vector, lines: int, leading: Expr, prefix: str) -> TileProgram:
+def _pad_tile(
+    staging: Staging, vector: Vector, lines: int, leading: Expr, prefix: str
+) -> TileProgram:
     zero = Zero(Register("zero", vector))
     return TileProgram(
         name=f"{prefix}pad_{lines}",
-        element=plan.element,
+        element=staging.element,
         parameters=(Parameter("out", "out"),),
         body=filled(zero, (linear(((line, leading),)) for line in range(lines))),
         end=(),

@@ -36,7 +36,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.plan.formats.quantized_a import QuantizeRowsPlan
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import Quantity
 from tilewright.spec.types import ITEMSIZE
@@ -108,25 +108,25 @@ class Quantization:
         return fitting(self.target, self.block)
 
 
-def quantization_of(plan: Plan) -> Quantization:
+def quantization_of(staging: Staging) -> Quantization:
     """Return the quantization of A."""
-    form, how = plan.quantized, plan.spec.quantize
+    form, how = staging.quantized, staging.problem.spec.quantize
     return Quantization(
-        target=plan.target,
-        source=plan.sources["a"],
+        target=staging.problem.target,
+        source=staging.sources["a"],
         made={
-            name: plan.operands[name]
+            name: staging.operands[name]
             for name in _NAMES
-            if name in plan.operands and (how is not None or name != "a_scales")
+            if name in staging.operands and (how is not None or name != "a_scales")
         },
         how=how,
         k=form.k,
         block=form.block,
-        bias=form.bias if "a_starts" in plan.operands else 0,
+        bias=form.bias if "a_starts" in staging.operands else 0,
         zeros=bool(form.zeros),
         minima=form.minima,
-        slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
-        zero=plan.spec.a_zero if "a_zeros" in plan.operands else None,
+        slots=tuple(slot for slot, _ in staging.problem.spec.runtime_sizes()),
+        zero=staging.problem.spec.a_zero if "a_zeros" in staging.operands else None,
     )
 
 

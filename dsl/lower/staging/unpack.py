@@ -25,14 +25,15 @@ from tilewright.plan.tiling.parts import panel_parts
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol
 
-from .pack import Packed, in_panels
+from .buffers import Filled
+from .pack import in_panels
 
 
 def unpack(
     plan: Plan, buffer: Operand, extents: Mapping[str, Expr], origin: Mapping[str, Expr]
-) -> Packed:
+) -> Filled:
     """Unpack into ``buffer`` the block of B that begins at ``origin``."""
-    width, each = plan.panel("b"), plan.k_unit
+    width, each = plan.panel("b"), plan.staging.k_unit
     assert width is not None, "B is unpacked in panels"
     unpacking = _unpacking(plan, width)
     columns, depth, lanes = extents["n"], extents["k"], unpacking.columns
@@ -49,9 +50,9 @@ def unpack(
         nodes += in_panels("pp", part, repeated("kp", deep, vectors, "unpack B"))
     # The buffer is longer than the panels: a call may write past the end of K, and a tile may load
     # columns past the end of a panel.
-    behind = max((each - 1) * width, plan.lanes - width)
+    behind = max((each - 1) * width, plan.staging.lanes - width)
     elements = div(columns + (width - 1), width) * width * depth + behind
-    return Packed(buffer, elements, tuple(nodes), (tile,))
+    return Filled(buffer, elements, tuple(nodes), (tile,))
 
 
 #: The most registers in use when bits of two planes become elements with a scale and a minimum.
@@ -63,11 +64,11 @@ def _unpacking(plan: Plan, width: int) -> _Unpacking:
 
     It must leave enough registers and divide a panel and a block of packed B's columns.
     """
-    sizes, target = (width, plan.quantized.nb), plan.target
+    sizes, target = (width, plan.staging.quantized.nb), plan.target
     whole = [v for v in target.of("f32") if not any(size % v.lanes for size in sizes)]
-    if plan.product.partial:
-        sums = next(v for v in whole if v in plan.product.ops)
-        return _ToNumbers(plan, width, plan.product.held(target, sums, "along"))
+    if plan.staging.product.partial:
+        sums = next(v for v in whole if v in plan.staging.product.ops)
+        return _ToNumbers(plan, width, plan.staging.product.held(target, sums, "along"))
     vector = next(v for v in whole if v.registers * _ALIVE <= target.registers)
     return _Unpacking(plan, width, vector)
 
@@ -83,7 +84,7 @@ class _Unpacking:
     @property
     def form(self) -> QuantizedFormat:
         """The packed format of B."""
-        return self.plan.quantized
+        return self.plan.staging.quantized
 
     @property
     def columns(self) -> int:
@@ -98,7 +99,7 @@ class _Unpacking:
         block, inside = div(column, form.nb), mod(column, form.nb)
         line = div(k * form.lines(form.block // form.group), form.block)
         first = block * form.block_elements + (line * form.nb + inside) * form.group
-        yield Argument(b, first, self.plan.outside.recast("b"))
+        yield Argument(b, first, self.plan.staging.recast("b"))
         row = block * form.k_blocks + div(k, form.block)
         for _, at, type_ in self.of_blocks():
             yield Argument(b, at + ITEMSIZE[type_] * (row * form.nb + inside), cast=True)
@@ -107,7 +108,7 @@ class _Unpacking:
     def tile(self) -> TileProgram:
         """Return the tile program of a call."""
         return TileProgram(
-            name=f"unpack_b_{self.plan.k_unit}x{self.columns}",
+            name=f"unpack_b_{self.plan.staging.k_unit}x{self.columns}",
             element=self.vector.element,
             parameters=(
                 Parameter("x", "in", self.form.stored),
@@ -116,7 +117,7 @@ class _Unpacking:
             ),
             body=tuple(self.ops()),
             end=(),
-            summary=f"{self.plan.k_unit} elements of K of {self.columns} columns",
+            summary=f"{self.plan.staging.k_unit} elements of K of {self.columns} columns",
         )
 
     def of_blocks(self) -> Iterator[tuple[str, int, str]]:
@@ -139,7 +140,7 @@ class _Unpacking:
     def elements(self, made: Dequantizer | Numbers) -> Iterator[Op]:
         """Unpack the K groups of a call, one vector each."""
         group = self.form.group
-        for k in range(self.plan.k_unit // group):
+        for k in range(self.plan.staging.k_unit // group):
             element = Register(f"b{k}", self.vector)
             yield from made.element(element, self._stored(k))
             yield Store(Address("out", k * self.width * group * ONE), element)

@@ -52,7 +52,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     body, end = tuple(_body(tile)), tuple(_end(tile))
     if tile.finishes or tile.empty:  # expressions may leave values unused
         body, end = without_unread(body, end)
-    if tile.plan.schedule.tails != "mask":
+    if tile.here.problem.schedule.tails != "mask":
         end = tuple(stored_in_parts(end))
     end = masks_once(without_idle_masks(end))
     end = _streamed(tile, end)
@@ -60,7 +60,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     body, end = (without_idle_notes(part) for part in (body, end))
     return TileProgram(
         name=name,
-        element=tile.plan.element,
+        element=tile.here.element,
         parameters=tuple(_parameters(tile, (*walk(body), *walk(end)))),
         body=body,
         end=end,
@@ -77,7 +77,7 @@ def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
 
     The tile must write whole cache lines. Overlapping vectors would write a line twice.
     """
-    past, width = tile.plan.streams, tile.along_size * ITEMSIZE[tile.written.type]
+    past, width = tile.plan.nest.streams, tile.along_size * ITEMSIZE[tile.written.type]
     whole = tile.shape.vector.nbytes % tile.plan.target.core.line == 0
     whole = whole or mod(width, tile.plan.target.core.line) == 0
     if past is None or tile.phase == "sum" or tile.chosen.overlapped or not whole:
@@ -94,11 +94,11 @@ def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
 def _body(tile: Tile) -> Iterator[Op]:
     """Emit masks, the start values of accumulators, and the products of all K."""
     plan, matrices = tile.plan, tile.product.unit is not None
-    if not plan.transposed or not (tile.empty or matrices or tile.phase == "finish"):
+    if not plan.staging.transposed or not (tile.empty or matrices or tile.phase == "finish"):
         yield from masks(tile)
     if tile.phase == "finish":
         return
-    if plan.panel_tile is not None and tile.accumulate and not plan.transposed:
+    if plan.nest.panel_tile is not None and tile.accumulate and not plan.staging.transposed:
         yield from _asked_for(tile)
     if matrices:
         yield from begin_beside(tile) if tile.product.block else begin(tile)
@@ -114,7 +114,7 @@ def _asked_for(tile: Tile) -> Iterator[Op]:
     """
     plan, shape, written = tile.plan, tile.shape, tile.written
     lanes = max(1, plan.target.core.line // ITEMSIZE[written.type])
-    along, across = written.strides[plan.along], written.strides[plan.across]
+    along, across = written.strides[plan.problem.along], written.strides[plan.problem.across]
     yield Note("What this tile adds to is asked for now.")
     for row in range(shape.rows):
         for column in range(0, shape.vectors * tile.vector.lanes, lanes):
@@ -135,7 +135,7 @@ def _step_of(tile: Tile) -> KStep:
         return BlockSteps.by(way, tile)
     if product.unit is not None:
         return MatrixProduct.of(tile)
-    if tile.plan.dot:
+    if tile.here.problem.dot:
         return DotProduct.of(tile)
     return BlockProduct.of(tile) if product.blocks else OuterProduct.of(tile)
 
@@ -157,8 +157,8 @@ def _end(tile: Tile) -> Iterator[Op]:
     yield from factors(tile)
     yield from (
         store_dots(tile)
-        if plan.dot
-        else (store_across(tile) if plan.transposed else store_along(tile))
+        if plan.problem.dot
+        else (store_across(tile) if plan.staging.transposed else store_along(tile))
     )
 
 
@@ -168,8 +168,10 @@ def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
     if tile.product.unit is not None:
         bands = [[accumulator(tile, i, j).name for j in range(shape.columns)]
                  for i in range(shape.bands)]  # fmt: skip
-        return tuple(map(tuple, bands if tile.plan.along == "n" else zip(*bands, strict=True)))
-    if tile.plan.along == "n":
+        return tuple(
+            map(tuple, bands if tile.here.problem.along == "n" else zip(*bands, strict=True))
+        )
+    if tile.here.problem.along == "n":
         places = [[(row, col) for col in range(shape.vectors)] for row in range(shape.rows)]
     else:
         places = [[(col, row) for col in range(shape.rows)] for row in range(shape.vectors)]
@@ -195,10 +197,10 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
 
 def _inputs(tile: Tile, used: set[str]) -> Iterator[Parameter]:
     plan = tile.plan
-    inside = plan.batch is not None and "b" in plan.inner
+    inside = plan.problem.batch is not None and "b" in plan.nest.inner
     for name in (name for name in "ab" if name in used):
         operand = tile.operands[name]
-        kind = plan.batch_kind(operand) if inside else None
+        kind = plan.staging.batch_kind(operand) if inside else None
         if kind == "addresses":
             yield Parameter(name, "table", operand.type)
             yield Parameter(f"{name}_at", "at")
@@ -218,9 +220,9 @@ def _summary(tile: Tile) -> str:
     split = f", K over {shape.k_split} sets" if shape.k_split > 1 else ""
     registers, kind = plan.target.registers, shape.vector.name
     if shape.unit is not None:
-        registers, kind = shape.unit.registers[plan.element], shape.unit.name
+        registers, kind = shape.unit.registers[plan.staging.element], shape.unit.name
     if shape.sums is not None:
-        most = shape.sums.registers[plan.element]
+        most = shape.sums.registers[plan.staging.element]
         uses[0] = f"{budget.accumulators} of {most} {shape.sums.name} accumulators"
         return f"{uses[0]}, {' + '.join(uses[1:])} = {budget.beside} of {registers} {kind}{split}"
     each = f", {budget.registers} registers each," if budget.registers > 1 else ""

@@ -138,7 +138,7 @@ def block_of(tile: Tile, band: int, column: int, split: int) -> MatrixRegister:
     assert unit is not None
     name = tile.block(band, column, split).name
     rows = Integer(shape.height)
-    return MatrixRegister(name, unit, tile.plan.element, rows, shape.vector.lanes // shape.parts)
+    return MatrixRegister(name, unit, tile.here.element, rows, shape.vector.lanes // shape.parts)
 
 
 def begin_blocks(tile: Tile) -> Iterator[Op]:

@@ -47,11 +47,11 @@ class Blocks:
         found: list[PointerPlan] = []
         for name in OF_BLOCKS:
             if name in tile.operands:
-                line = plan.across if name[0] == "a" else plan.along
+                line = plan.problem.across if name[0] == "a" else plan.problem.along
                 rows = tile.shape.rows if name[0] == "a" else 1
                 found += pointer_plans(tile.operands[name], line, rows, block)
-        along = pointer_plans(tile.along, plan.along, 1, block)
-        across = pointer_plans(tile.across, plan.across, tile.shape.rows, block)
+        along = pointer_plans(tile.along, plan.problem.along, 1, block)
+        across = pointer_plans(tile.across, plan.problem.across, tile.shape.rows, block)
         return cls(tile, along, across, tuple(found))
 
     @property
@@ -89,7 +89,7 @@ class Blocks:
     @property
     def _even(self) -> bool:
         """True if a block ends with the last element of a byte."""
-        return self.groups % self.tile.plan.read_format.fields == 0
+        return self.groups % self.tile.here.read_format(self.tile.plan.nest.panel_tile).fields == 0
 
     @property
     def together(self) -> int:
@@ -105,7 +105,9 @@ class Blocks:
     @property
     def least_groups(self) -> int:
         """The smallest number of K groups in a trip: whole bytes, and whole loads of A."""
-        return lcm(self.tile.plan.read_format.fields, self.tile.shape.group)
+        return lcm(
+            self.tile.here.read_format(self.tile.plan.nest.panel_tile).fields, self.tile.shape.group
+        )
 
     def products(
         self, index: int, count: int, straight: Callable[[int, int], Iterator[Op]]
@@ -146,7 +148,7 @@ class Blocks:
         plan = self.tile.plan
         return Bytes(
             target=plan.target,
-            form=plan.read_format,
+            form=plan.staging.read_format(plan.nest.panel_tile),
             index=k % self.groups,
             at=lambda plane: self.plane_at(column, k, plane),
             name=lambda back, plane: (
@@ -159,13 +161,18 @@ class Blocks:
         """Return the prefetch distance in elements, or 0 if the previous vector is in the same
         line.
         """
-        plan, distance = self.tile.plan, self.tile.plan.schedule.prefetch
-        begins = self.tile.position(column) * plan.read_format.group % plan.target.core.line == 0
+        plan, distance = self.tile.plan, self.tile.here.problem.schedule.prefetch
+        begins = (
+            self.tile.position(column)
+            * plan.staging.read_format(plan.nest.panel_tile).group
+            % plan.target.core.line
+            == 0
+        )
         return distance * self.along[0].k_stride if distance and begins else ZERO
 
     def plane_at(self, column: int, k: int, plane: int) -> Address:
         """Return the address of the bytes that hold one bit plane of a K group."""
-        form = self.tile.plan.read_format
+        form = self.tile.here.read_format(self.tile.plan.nest.panel_tile)
         block, group = self._place(k)
         line, _ = form.place(group, plane)
         first = line * form.nb * form.group + self.tile.position(column) * form.group

@@ -124,8 +124,8 @@ class DotProduct(KStep):
         end without padding, so this is False.
         """
         plan, operand = self.tile.plan, self._operand(side)
-        turned, ends = operand.name in plan.packs, value(self._left) is not None
-        return ends and "k" not in plan.outer.lower() and operand.packed and not turned
+        turned, ends = operand.name in plan.staging.packs, value(self._left) is not None
+        return ends and "k" not in plan.nest.outer.lower() and operand.packed and not turned
 
     def _register(self, side: Side, index: int, k: int, suffix: str) -> Register:
         return factor(self._operand(side), index, k, self._vector(side), suffix)
@@ -146,7 +146,7 @@ def store_dots(tile: Tile) -> Iterator[Op]:
         yield from _store_scalars(tile)
         return
     lines, length = shape.rows, shape.vectors
-    if line == tile.plan.across:
+    if line == tile.here.problem.across:
         lines, length = length, lines
     runs = [range(first, min(first + lanes, length)) for first in range(0, length, lanes)]
     actives = {len(run): _active(tile, len(run)) for run in runs}
@@ -179,7 +179,9 @@ def _summed(tile: Tile, at: tuple[str, int, range], active: Active) -> tuple[lis
     """
     line, index, run = at
     accumulators = [
-        tile.accumulator(index, i) if line == tile.plan.along else tile.accumulator(i, index)
+        tile.accumulator(index, i)
+        if line == tile.here.problem.along
+        else tile.accumulator(i, index)
         for i in run
     ]
     tree, total = sum_tree(accumulators, f"sum{index}_{run.start}")
@@ -193,7 +195,7 @@ def _summed(tile: Tile, at: tuple[str, int, range], active: Active) -> tuple[lis
 
 def _store_scalars(tile: Tile) -> Iterator[Op]:
     plan, shape = tile.plan, tile.shape
-    scalar = plan.target.of(plan.element)[-1]
+    scalar = plan.target.of(plan.staging.element)[-1]
     outputs = []
     yield Note("Sum the lanes of each accumulator.")
     for row in range(shape.vectors):

@@ -152,7 +152,7 @@ class _Finisher:
             result, element = self._added(factored, output), self.b.whole
         else:
             result, element = self._converted(total, leaves, output), self.b.real
-        written = self.plan.output
+        written = self.plan.staging.output
         how = "" if element == written.type else f", as {written.type}"
         self._stage(output, written.type, f"Store{how}.")
         store(self.emitter, result, element, output.at(written), output.active, written.type)
@@ -209,9 +209,9 @@ class _Finisher:
         """Return ``sum (A - za)(B - zb)`` from ``sum (A + sa)(B + sb)`` and the sums of A
         and of B.
         """
-        if not self.plan.corrects:
+        if not self.plan.staging.corrects:
             return total
-        b, shifts = self.b, self.plan.product.shifts
+        b, shifts = self.b, self.plan.staging.product.shifts
         self._shared("zeros", "Zero points.")
         za, zb = (self._quantity(f"{name}_zero", output, 0) for name in "ab")
         if not is_integer(self.spec.type):
@@ -258,8 +258,7 @@ class _Finisher:
 
     def _terms(self) -> Argument:
         """Return the number of products in a sum."""
-        batch = self.plan.batch
-        terms = self.plan.sizes["k"] * (batch.count if batch else ONE)
+        terms = self.plan.problem.sizes["k"] * self.plan.problem.matrices
         known = value(terms)
         return known if known is not None else self._number("terms", terms, "s32")
 
@@ -372,7 +371,7 @@ class _Finisher:
         steps = value(operand.strides[output.line])
         lanes = None if steps == 0 else output.active
         key = name, address.offset, lanes
-        if key not in self.read or operand in (self.plan.output, self.tile.operands["c"]):
+        if key not in self.read or operand in (self.plan.staging.output, self.tile.operands["c"]):
             self.read[key] = self._read(operand, output, steps)
         return self.read[key]
 
@@ -390,7 +389,7 @@ class _Finisher:
 
     def _name(self, operand: Operand, output: Output) -> str:
         """Return the name for values of an operand. C and D are read once for each output."""
-        if operand in (self.plan.output, self.tile.operands["c"]):
+        if operand in (self.plan.staging.output, self.tile.operands["c"]):
             return f"{output.acc.name}_old_{operand.name}"
         place = {"m": str(output.m), "n": str(output.n)}
         varies = [place[dim] for dim in "mn" if operand.strides[dim] != 0]

@@ -29,7 +29,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Problem, Staging
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, value
 
@@ -120,8 +120,8 @@ class KStep(ABC):
         elements, (along, across) = cls.k_elements(tile), cls.lines(tile)
         return cls(
             tile,
-            pointer_plans(tile.along, tile.plan.along, along, elements),
-            pointer_plans(tile.across, tile.plan.across, across, elements),
+            pointer_plans(tile.along, tile.here.problem.along, along, elements),
+            pointer_plans(tile.across, tile.here.problem.across, across, elements),
         )
 
     @staticmethod
@@ -241,17 +241,17 @@ def k_loop(step: KStep) -> Iterator[Op]:
     If the tile has the batch loop inside, that loop is around them.
     """
     plan, loops = step.tile.plan, tuple(_k_loops(step))
-    if plan.batch is None or "b" not in plan.inner:
+    if plan.problem.batch is None or "b" not in plan.nest.inner:
         yield from (p.point for p in step.pointers)
-        yield from _hidden(plan, *(p.point.pointer for p in step.pointers))
+        yield from _hidden(plan.problem, *(p.point.pointer for p in step.pointers))
         yield from loops
     else:
-        points = tuple(_point_of_batch(plan, p) for p in step.pointers)
-        yield Loop("i", plan.batch.count, points + loops, "batch")
-    yield from _hidden(plan, step.tile.written.name)
+        points = tuple(_point_of_batch(plan.staging, p) for p in step.pointers)
+        yield Loop("i", plan.problem.batch.count, points + loops, "batch")
+    yield from _hidden(plan.problem, step.tile.written.name)
 
 
-def _point_of_batch(plan: Plan, pointer: PointerPlan) -> PointBatch:
+def _point_of_batch(staging: Staging, pointer: PointerPlan) -> PointBatch:
     """Point to the current matrix of the batch."""
     return PointBatch(
         pointer=pointer.point.pointer,
@@ -259,16 +259,16 @@ def _point_of_batch(plan: Plan, pointer: PointerPlan) -> PointBatch:
         index="i",
         offset=pointer.point.offset,
         element=pointer.point.element,
-        batch=plan.batch_kind(pointer.operand),
-        stride=plan.batch_stride(pointer.operand),
+        batch=staging.batch_kind(pointer.operand),
+        stride=staging.batch_stride(pointer.operand),
     )
 
 
-def _hidden(plan: Plan, *pointers: str) -> Iterator[Op]:
+def _hidden(problem: Problem, *pointers: str) -> Iterator[Op]:
     """Hide pointers from compilers that would otherwise precompute addresses and run out of
     registers.
     """
-    if plan.target.hints is not None and plan.target.hints.pointers:
+    if problem.target.hints is not None and problem.target.hints.pointers:
         yield from map(Hide, pointers)
 
 
@@ -302,7 +302,7 @@ def _run(step: KStep, count: int) -> Iterator[Op]:
     """Emit ``count`` steps in straight code; pointers with a run-time K stride move
     between them.
     """
-    ahead, distance = step.prefetched, step.tile.plan.schedule.prefetch
+    ahead, distance = step.prefetched, step.tile.here.problem.schedule.prefetch
     if ahead is not None and distance is not None and count:
         yield Prefetch(Address(ahead.point.pointer, distance * ahead.k_stride))
     for index in range(count):
@@ -344,7 +344,7 @@ def multiply_add(
     of its own, because otherwise the compiler may load all vectors of a step first.
     """
     hints, shape = tile.plan.target.hints, tile.shape
-    uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
+    uses = min(shape.bands, shape.vectors) if tile.here.problem.dot else shape.bands
     apart = tile.plan.target.scalars_apart and tile.vector.lanes == 1
     if hints is None or apart or (hints.operands and uses == 1 and whole):
         yield MultiplyAdd(op, acc, x, y, lane)

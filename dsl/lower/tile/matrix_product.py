@@ -67,7 +67,7 @@ class MatrixProduct(KStep):
         """Return the pointer to the operand's tail: to its zero-padded copy, if there is one."""
         operand = self.tile.operands.get(f"{self.tile.across.name}_tail", self.tile.across)
         point = Point(f"p{operand.name}", operand.name, ZERO, operand.type)
-        return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.plan.across])
+        return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.here.problem.across])
 
     def _step(self, k: int, across: PointerPlan, across_k: int) -> Iterator[Op]:
         """Emit step ``k``; the operand across is read at step ``across_k`` of the pointer
@@ -222,7 +222,7 @@ def direct(tile: Tile) -> bool:
         return True
     plain = plan.spec.alpha == 1 and (tile.accumulate or plan.spec.beta in (0, 1))
     whole = tile.chosen.active is None or value(tile.chosen.active) is not None
-    return plain and whole and not (plan.finishes or plan.transposed)
+    return plain and whole and not (plan.staging.finishes or plan.staging.transposed)
 
 
 def stored(tile: Tile, band: int, column: int, operand: Operand) -> StoreMatrix:
@@ -230,6 +230,6 @@ def stored(tile: Tile, band: int, column: int, operand: Operand) -> StoreMatrix:
     strides, shape = operand.strides, tile.shape
     plan = tile.plan
     row, first = band * shape.height, column * tile.vector.lanes
-    offset = linear(((row, strides[plan.across]), (first, strides[plan.along])))
+    offset = linear(((row, strides[plan.problem.across]), (first, strides[plan.problem.along])))
     place = Address(operand.name, offset)
-    return StoreMatrix(place, accumulator(tile, band, column), strides[plan.across])
+    return StoreMatrix(place, accumulator(tile, band, column), strides[plan.problem.across])

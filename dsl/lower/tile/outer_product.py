@@ -219,7 +219,7 @@ class OuterProduct(KStep):
         """
         plan, along = self.tile.plan, self.tile.along
         distance, first = (
-            plan.schedule.prefetch,
+            plan.problem.schedule.prefetch,
             self.tile.position(column) * self.tile.product.depth,
         )
         begins = first * ITEMSIZE[along.type] % plan.target.core.line == 0

@@ -65,7 +65,7 @@ def _unpacks(tile: Tile) -> bool:
     """True if B is unpacked or converted into a buffer. Otherwise matrices are loaded from B
     itself.
     """
-    form = tile.plan.quantized
+    form = tile.here.quantized
     return form.fields > 1 or form.stored != tile.product.along
 
 
@@ -132,11 +132,11 @@ class ScaledMatrices:
         def along_at(column: int) -> Place:
             if unpacks:
                 return Address(_UNPACKED, column * self.blocks.part * width * ONE), width * ONE
-            form = self.tile.plan.quantized
+            form = self.tile.here.quantized
             return self.blocks.plane_at(column, first, 0), form.nb * form.group * ONE
 
         def across_at(band: int) -> Place:
-            stride = self.tile.across.strides[self.tile.plan.across]
+            stride = self.tile.across.strides[self.tile.here.problem.across]
             return self.blocks.across_at(band * self.tile.shape.height, first), stride
 
         yield Note(f"Multiply: {self.tile.product.depth} of K.")
@@ -233,7 +233,7 @@ class ScaledMatrices:
             yield from self._sums.totals(index)
         of_block, sums = (f"{what}{band}_k{index}" for what in (_BLOCK_ROW, _ROW))
         yield Point(of_block, _SUMMED, self._at(band, 0), tile.product.summed)
-        yield Point(sums, room.name, self._at(band, 0), tile.plan.element, written=True)
+        yield Point(sums, room.name, self._at(band, 0), tile.here.element, written=True)
         ends = [Advance(p.point.pointer, p.row_stride) for p in own]
         ends += [Advance(pointer, self._step) for pointer in (of_block, sums)]
         yield Loop(LINE, rows, (*self._row(band, index, of_block, sums), *ends))

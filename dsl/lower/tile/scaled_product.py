@@ -97,7 +97,7 @@ class BlockSums:
     def summing(self) -> Vector:
         """The vector type of a block's sums: integers, or f32."""
         plan = self.tile.plan
-        return plan.target.holding(plan.product.partial, self.tile.vector.lanes)
+        return plan.target.holding(plan.staging.product.partial, self.tile.vector.lanes)
 
     def less_zeros(self, partial: Register, row: int, column: int, index: int) -> Iterator[Op]:
         """Correct ``partial`` for A's zero point: add zero point times B's negated sum of
@@ -115,7 +115,10 @@ class BlockSums:
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """Load B's elements of K group ``k``. Several K groups may share the same bytes."""
-        form, dst = self.tile.plan.read_format, vector(self.tile, column, k)
+        form, dst = (
+            self.tile.here.read_format(self.tile.plan.nest.panel_tile),
+            vector(self.tile, column, k),
+        )
         if self.meets_numbers:
             yield from self.looked_up(k // self.blocks.groups).element(
                 dst, self.blocks.stored(column, k)
@@ -134,12 +137,19 @@ class BlockSums:
         bits.
         """
         plan = self.tile.plan
-        return meets_numbers(plan.spec, plan.product, plan.read_format)
+        return meets_numbers(
+            plan.spec, plan.staging.product, plan.staging.read_format(plan.nest.panel_tile)
+        )
 
     def looked_up(self, index: int) -> Numbers:
         """Return the conversion of B's stored numbers of a block to A's type."""
         plan, suffix = self.tile.plan, f"_k{index}" if index else ""
-        return Numbers(plan.target, plan.read_format, held(self.tile, "along"), suffix)
+        return Numbers(
+            plan.target,
+            plan.staging.read_format(plan.nest.panel_tile),
+            held(self.tile, "along"),
+            suffix,
+        )
 
     # --- scaled and added --------------------------------------------------------------------
 
@@ -174,7 +184,10 @@ class BlockSums:
         This is so if B's blocks have minima, which multiply these sums, and A's blocks have scales.
         """
         plan = self.tile.plan
-        return plan.read_format.minima and plan.spec.scales_of_blocks is not None
+        return (
+            plan.staging.read_format(plan.nest.panel_tile).minima
+            and plan.spec.scales_of_blocks is not None
+        )
 
     def _sums_of(self, row: int, index: int) -> Register:
         """Return the register with the sum of A's elements in block ``index``.
@@ -203,12 +216,12 @@ class BlockSums:
             real = partial
         else:
             yield Apply(real, "to_f32", (partial,))
-        if not self.tile.plan.read_format.zeros:
+        if not self.tile.here.read_format(self.tile.plan.nest.panel_tile).zeros:
             yield Apply(acc, "fma", (real, both, acc))
             return
         zeros = self.blocks.of_block("b_zeros", column, index)
         sums = self._sums_of(row, index)
-        if not self.tile.plan.read_format.minima:
+        if not self.tile.here.read_format(self.tile.plan.nest.panel_tile).minima:
             less = replace(real, name=f"{partial.name}_less")
             # A's sums are stored negated, so this FMA subtracts. Its result is exact.
             yield Apply(less, "fma", (sums, zeros, real))
@@ -373,7 +386,7 @@ class DequantizedProduct:
         found = (name for name in ("b_scales", "b_zeros") if name in there)
         return Dequantizer(
             target=tile.plan.target,
-            form=tile.plan.quantized,
+            form=tile.here.quantized,
             vector=tile.vector,
             of_block={name: self.blocks.of_block(name, column, index) for name in found},
             suffix=f"_k{index}" if index else "",

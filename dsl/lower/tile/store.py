@@ -43,7 +43,7 @@ from .tile import Tile, add_sets
 
 def store_along(tile: Tile) -> Iterator[Op]:
     """Store sums if C is contiguous along the vectors."""
-    shape, line = tile.shape, tile.plan.along
+    shape, line = tile.shape, tile.here.problem.along
     vectors = tuple((tile.position(i), tile.active(i)) for i in range(shape.vectors))
     places = [(row, column) for row in range(shape.rows) for column in range(shape.vectors)]
     stack, lines = _lines(tile, line, shape.rows, vectors)
@@ -74,7 +74,7 @@ def store_across(tile: Tile) -> Iterator[Op]:
     yield from actives[-1][1]
     vectors = tuple((start, active) for start, (active, _) in zip(starts, actives, strict=True))
     count = tile.position(shape.vectors - 1) + _existing(tile, shape.vectors - 1)
-    stack, lines = _lines(tile, plan.across, count, vectors)
+    stack, lines = _lines(tile, plan.problem.across, count, vectors)
     if lines.long:
         if stack is not None:
             yield Note("The sums go to the stack, transposed; a loop takes them from there.")
@@ -90,7 +90,7 @@ def store_across(tile: Tile) -> Iterator[Op]:
         if steps:
             yield Note("Transpose a block of sums: what C is contiguous along becomes vectors.")
         yield from steps
-        outputs = [Output.of(r, plan.across, start, place + i, active)
+        outputs = [Output.of(r, plan.problem.across, start, place + i, active)
                    for i, r in enumerate(result)]  # fmt: skip
         for output in outputs:
             yield from from_sums(tile, output)
@@ -151,7 +151,7 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
     for row in range(tile.shape.rows):
         for column in range(tile.shape.vectors):
             acc = tile.accumulator(row, column)
-            outputs.append(Output.of(acc, tile.plan.across, row, column, None))
+            outputs.append(Output.of(acc, tile.here.problem.across, row, column, None))
             yield from from_sums(tile, outputs[-1])
     yield from write(tile, outputs)
 
@@ -179,14 +179,14 @@ def _updated(tile: Tile) -> Iterator[Vector]:
     tails.
     """
     plan, shape = tile.plan, tile.shape
-    single = plan.target.of(plan.element)[-1]
-    if plan.dot:
+    single = plan.target.of(plan.staging.element)[-1]
+    if plan.problem.dot:
         yield single if tile.sum_along is None else tile.vector
         return
-    if not plan.bounces:
+    if not plan.problem.bounces:
         yield tile.vector
         return
-    if plan.transposed:
+    if plan.staging.transposed:
         whole, tail = divmod(shape.rows, tile.vector.lanes)
     else:
         tail = int(tile.chosen.active is not None)
@@ -196,13 +196,13 @@ def _updated(tile: Tile) -> Iterator[Vector]:
 
 
 def _factor(tile: Tile, name: str, vector: Vector) -> Register:
-    single = tile.plan.bounces and vector.lanes < tile.vector.lanes
+    single = tile.here.problem.bounces and vector.lanes < tile.vector.lanes
     return Register(f"{name}_s" if single else f"{name}_v", vector)
 
 
 def _may_leave_out(tile: Tile) -> bool:
     """True if beta may be 0 at the call. C's NaN and infinities must then not reach the result."""
-    return tile.plan.spec.beta == "scalar" and not is_integer(tile.plan.element)
+    return tile.plan.spec.beta == "scalar" and not is_integer(tile.here.element)
 
 
 def _compared(tile: Tile, vector: Vector) -> Iterator[Op]:
@@ -227,7 +227,7 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     """
     reads: Reads = {}
     summed = tile.operands["sums"].type
-    if tile.plan.narrow and (tile.finishes if tile.phase != "sum" else summed != tile.plan.element):
+    if tile.here.narrow and (tile.finishes if tile.phase != "sum" else summed != tile.here.element):
         wide = Widened(tile)
         yield from wide.taken(outputs)
         outputs, reads = list(wide.reads), wide.reads
@@ -240,7 +240,7 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     spec = tile.plan.spec
     yield Note(update_said(spec.alpha, 1 if tile.accumulate else spec.beta))
     tails: list[Output] = []
-    if tile.plan.bounces:
+    if tile.here.problem.bounces:
         tails = [output for output in outputs if output.active is not None]
         outputs = [output for output in outputs if output.active is None]
     stores = []
@@ -284,7 +284,7 @@ def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
 
     Only active lanes are loaded, because the last row may be at the end of the buffer.
     """
-    if tile.phase == "finish" and tile.operands["sums"].type == tile.plan.element:
+    if tile.phase == "finish" and tile.operands["sums"].type == tile.here.element:
         yield Load(output.acc, output.at(tile.operands["sums"]), output.active)
 
 
@@ -298,13 +298,13 @@ class Widened:
     def __init__(self, tile: Tile) -> None:
         self.tile, self.reads = tile, dict[Output, tuple[Op, ...]]()
         sums = tile.operands["sums"]
-        self._stored = tile.phase == "finish" and sums.type != tile.plan.element
+        self._stored = tile.phase == "finish" and sums.type != tile.here.element
 
     def taken(self, narrow: Sequence[Output]) -> Iterator[Op]:
         """Store ``narrow`` to the stack, from where ``reads`` loads it."""
         plan = self.tile.plan
         elements = sum(output.acc.vector.lanes for output in narrow)
-        buffer = StackBuffer(f"narrow_{narrow[0].acc.name}", plan.element, elements)
+        buffer = StackBuffer(f"narrow_{narrow[0].acc.name}", plan.staging.element, elements)
         if not self._stored:
             yield Note(f"The sums become {plan.spec.type} by way of the stack.")
             yield buffer
@@ -328,7 +328,7 @@ class Widened:
                 return
             part = replace(output.lane(first, Register(name, vector)), active=active)
             there = replace(place, offset=place.offset + first)
-            loads = read(plan.target, part.acc, there, None, plan.element)
+            loads = read(plan.target, part.acc, there, None, plan.staging.element)
             if self._stored:
                 loads = iter([Load(part.acc, part.at(self.tile.operands["sums"]), active)])
             yield part, (*mask, *loads)
@@ -357,8 +357,8 @@ def _bounced(tile: Tile, tails: Sequence[Output]) -> Iterator[Op]:
     """Store partial vectors element by element, loaded from a stack buffer that holds them
     whole.
     """
-    single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
-    buffer = StackBuffer(f"bounce_{tails[0].acc.name}", tile.plan.element, len(tails) * lanes)
+    single, lanes = tile.plan.target.of(tile.here.element)[-1], tile.vector.lanes
+    buffer = StackBuffer(f"bounce_{tails[0].acc.name}", tile.here.element, len(tails) * lanes)
     yield Note("What lies partly behind C's edge goes by way of the stack.")
     yield buffer
     for index, output in enumerate(tails):
@@ -540,7 +540,7 @@ class Stack:
 
     def buffer(self, *, zeros: bool = False) -> Op:
         """Declare the buffer."""
-        return StackBuffer(self.name, self.tile.plan.element, self.lines * self.step, zeros)
+        return StackBuffer(self.name, self.tile.here.element, self.lines * self.step, zeros)
 
     def put(self, line: int, vector: int, register: Register) -> Op:
         """Store a register as one vector of a line."""
@@ -549,7 +549,7 @@ class Stack:
 
     def begin(self) -> Op:
         """Point to the first line."""
-        return Point(self.pointer, self.name, ZERO, self.tile.plan.element)
+        return Point(self.pointer, self.name, ZERO, self.tile.here.element)
 
     @property
     def sums(self) -> Sums:

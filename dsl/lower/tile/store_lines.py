@@ -28,16 +28,16 @@ from .tile import Tile, add_sets
 def store_lines(tile: Tile) -> Iterator[Op]:
     """Store all lines to C: band after band of accumulators, or column after column."""
     plan, shape = tile.plan, tile.shape
-    line = plan.across if plan.transposed else plan.along
-    vectors = tuple(_rows(tile) if plan.transposed else _columns(tile))
-    if plan.transposed:
+    line = plan.problem.across if plan.staging.transposed else plan.problem.along
+    vectors = tuple(_rows(tile) if plan.staging.transposed else _columns(tile))
+    if plan.staging.transposed:
         yield from (MakeMask(active) for _, active in vectors if isinstance(active, MaskRegister))
     yield Note(f"Each {'row' if line == 'n' else 'column'} of sums becomes one of C.")
     if tile.phase == "finish":
-        lines = tile.along_size if plan.transposed else tile.across_size
+        lines = tile.along_size if plan.staging.transposed else tile.across_size
         yield Lines(tile, line, vectors, lines).loop()
         return
-    for place in range(shape.columns if plan.transposed else shape.bands):
+    for place in range(shape.columns if plan.staging.transposed else shape.bands):
         yield Lines(tile, line, vectors, _trips(tile, place), _Blocks(tile, place)).loop()
 
 
@@ -58,7 +58,7 @@ def _rows(tile: Tile) -> Iterator[tuple[int, Active]]:
 def _trips(tile: Tile, place: int) -> Expr:
     """Return the number of lines in the accumulators of band or column ``place``."""
     shape = tile.shape
-    if not tile.plan.transposed:
+    if not tile.here.transposed:
         return min(shape.height, shape.rows - place * shape.height) * ONE
     existing = tile.chosen.active
     whole = existing is None or place < shape.columns - 1
@@ -83,7 +83,7 @@ class _Blocks:
 
     def line(self, dst: Register, index: int, active: Active = None) -> Iterator[Op]:
         """Read the part of a line that one accumulator holds, and add the parts of all sets."""
-        turned, sets = self.tile.plan.transposed, range(self.tile.shape.k_split)
+        turned, sets = self.tile.here.transposed, range(self.tile.shape.k_split)
         band, column = (index, self.place) if turned else (self.place, index)
         parts = [dst, *(Register(f"{dst.name}_s{split}", dst.vector) for split in sets[1:])]
         for split, part in zip(sets, parts, strict=True):

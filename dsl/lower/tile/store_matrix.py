@@ -47,8 +47,8 @@ class _Rows:
 
     def __init__(self, tile: Tile) -> None:
         self.tile, self.shape, self.lanes = tile, tile.shape, tile.vector.lanes
-        self.turned = tile.plan.transposed and tile.phase != "sum"
-        self.sums = Sums("sums", tile.operands["sums"].strides[tile.plan.across])
+        self.turned = tile.here.transposed and tile.phase != "sum"
+        self.sums = Sums("sums", tile.operands["sums"].strides[tile.here.problem.across])
 
     def spill(self) -> Iterator[Op]:
         """Store the sums on the stack, set after set, unless they are in memory already."""
@@ -112,14 +112,14 @@ class _Rows:
     def finish(self) -> Iterator[Op]:
         """Compute C from the rows of sums, one row after the other."""
         tile, plan = self.tile, self.tile.plan
-        line, other = plan.along, plan.across
-        sizes = {plan.along: tile.along_size, plan.across: tile.across_size}
+        line, other = plan.problem.along, plan.problem.across
+        sizes = {plan.problem.along: tile.along_size, plan.problem.across: tile.across_size}
         if self.turned:
             line, other = other, line
         vectors = tuple(
             (index * self.lanes, active) for index, active in enumerate(self._active(sizes[line]))
         )
-        if plan.transposed:
+        if plan.staging.transposed:
             yield from (MakeMask(v) for _, v in vectors if isinstance(v, MaskRegister))
         yield Note(f"Each {'row' if line == 'n' else 'column'} of sums becomes one of C.")
         yield Lines(tile, line, vectors, sizes[other], self.sums).loop()

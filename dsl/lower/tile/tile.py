@@ -20,7 +20,8 @@ from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.plan.contraction import Product
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import Environment, Plan
+from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.plan.tiling.tiles import Phase, RegisterTile
 from tilewright.symbolic import ZERO, linear, value
@@ -33,13 +34,9 @@ class Tile:
     ``here`` has the operands as they are packed where the tile is called.
     """
 
-    here: Environment
+    plan: Plan
+    here: Staging
     chosen: RegisterTile
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the product."""
-        return self.here.plan
 
     @property
     def operands(self) -> Mapping[str, Operand]:
@@ -72,7 +69,7 @@ class Tile:
         order.
         """
         adds = self.accumulate and self.phase == "sum"
-        return adds and self.plan.unpacks and not self.plan.transposed
+        return adds and self.plan.staging.unpacks and not self.plan.staging.transposed
 
     @property
     def phase(self) -> Phase:
@@ -85,17 +82,17 @@ class Tile:
         epilogue.
         """
         later = self.accumulate and not self.plan.partial
-        return self.plan.finishes and not (later and self.plan.panel_tile is not None)
+        return self.plan.staging.finishes and not (later and self.plan.nest.panel_tile is not None)
 
     @property
     def across_size(self) -> Expr:
         """The tile's size in C across the vectors, in elements."""
-        return self.chosen.mr if self.plan.across == "m" else self.chosen.nr
+        return self.chosen.mr if self.plan.problem.across == "m" else self.chosen.nr
 
     @property
     def along_size(self) -> Expr:
         """The tile's size in C along the vectors, in elements."""
-        return self.chosen.nr if self.plan.across == "m" else self.chosen.mr
+        return self.chosen.nr if self.plan.problem.across == "m" else self.chosen.mr
 
     @property
     def vector(self) -> Vector:
@@ -110,10 +107,10 @@ class Tile:
         transpose the sums, or if the tile has one element along it, because a masked store of one
         element is slower.
         """
-        plan, lengths = self.plan, {self.plan.along: self.shape.vectors}
-        lengths[plan.across] = self.shape.rows
-        line = next((d for d in lengths if value(plan.output.strides[d]) == 1), "")
-        transposes = all(v.transposes for v in plan.vectors)
+        plan, lengths = self.plan, {self.plan.problem.along: self.shape.vectors}
+        lengths[plan.problem.across] = self.shape.rows
+        line = next((d for d in lengths if value(plan.staging.output.strides[d]) == 1), "")
+        transposes = all(v.transposes for v in plan.staging.vectors)
         return line if transposes and lengths.get(line, 0) > 1 else None
 
     @property
@@ -129,12 +126,12 @@ class Tile:
     @property
     def product(self) -> Product:
         """The multiply-add of A and B: its types, K group, and block."""
-        return self.plan.product
+        return self.plan.staging.product
 
     @property
     def written(self) -> Operand:
         """The operand that the tile writes: the buffer of partial sums, or C or D."""
-        return self.operands["sums"] if self.phase == "sum" else self.plan.output
+        return self.operands["sums"] if self.phase == "sum" else self.plan.staging.output
 
     @property
     def empty(self) -> bool:
@@ -147,7 +144,7 @@ class Tile:
 
     def accumulator(self, across: int, along: int, split: int = 0) -> Register:
         """Return an accumulator. Its name has its row and column of C, counted in vectors."""
-        row, col = (along, across) if self.plan.along == "m" else (across, along)
+        row, col = (along, across) if self.plan.problem.along == "m" else (across, along)
         return self.register(f"c{row}_{col}" + (f"_s{split}" if split else ""))
 
     def block(self, band: int, column: int, split: int = 0) -> Register:
@@ -218,7 +215,10 @@ def _sums_before(tile: Tile) -> Iterator[Op]:
     """Load all accumulators with the sums of earlier blocks of K."""
     strides, plan = tile.written.strides, tile.plan
     for row, column in product(range(tile.shape.rows), range(tile.shape.vectors)):
-        places = (row, strides[plan.across]), (tile.position(column), strides[plan.along])
+        places = (
+            (row, strides[plan.problem.across]),
+            (tile.position(column), strides[plan.problem.along]),
+        )
         at = Address(tile.written.name, linear(places))
         yield Load(tile.accumulator(row, column), at, tile.active(column))
 

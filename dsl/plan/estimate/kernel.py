@@ -10,7 +10,8 @@ from sympy import Expr, floor
 
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import Operand
-from tilewright.plan.plan import NOMINAL, ByRows, Environment, Plan
+from tilewright.plan.plan import ByRows, Plan
+from tilewright.plan.problem import NOMINAL, Staging
 from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tile_shape import TileRequest
@@ -144,9 +145,11 @@ def nest_of(
     for count, other in zip(product.conditions, later, strict=True):
         plan = other if evaluate(count, slots) else plan
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
-    extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
+    extents = {d: evaluate(plan.problem.sizes[d], slots) for d in "mnk"}
     slots |= _leading(plan, extents, sizes)
-    walk = _Walk(plan.outside, slots, extents, configured=_configured(plan), parallel=parallel)
+    walk = _Walk(
+        plan, plan.staging, slots, extents, configured=_configured(plan), parallel=parallel
+    )
     multiply_adds = plan.spec.flops({**extents, "count": walk.count}) / 2
     return walk.whole(), multiply_adds / peak(plan)
 
@@ -154,8 +157,8 @@ def nest_of(
 def _configured(plan: Plan) -> dict[int, int]:
     """Map the number of each tile to the configuration of the matrix unit that it uses."""
     unit, used = plan.target.matrix, dict[int, tuple[Shape, ...]]()
-    for tile in plan.tiles:
-        across = tile.extent(plan.across)
+    for tile in plan.tiling.tiles:
+        across = tile.extent(plan.problem.across)
         last = tile.shape.vector.lanes if tile.active is None else tile.active
         if shapes := register_shapes(tile.shape, across, last):
             used[tile.number] = shapes
@@ -168,7 +171,7 @@ def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -
     """Return the sizes with missing leading dimensions: the length of a row (or column)."""
     found: dict[str, int] = {}
     for name, along in (*_DIMENSIONS.items(), ("d", "mn")):
-        operand = plan.operands.get(name)
+        operand = plan.staging.operands.get(name)
         if operand is not None and f"ld{name}" in plan.slots:
             line = next((d for d in along if operand.strides[d] == 1), along[-1])
             found[f"ld{name}"] = extents[line]
@@ -226,6 +229,7 @@ def _arrivals(
 class _Walk:
     """A walk through a plan's loops, which turns its steps into a nest.
 
+    - ``plan``: the plan whose loops are followed.
     - ``here``: the operands as tiles read them in the current block.
     - ``sizes``: values of the call's sizes, and of the sizes and counters of loops around.
     - ``extents``: number of rows, columns and K steps of the current block.
@@ -234,18 +238,14 @@ class _Walk:
     - ``parallel``: True if threads may share the loops inside, because no parallel loop is around.
     """
 
-    here: Environment
+    plan: Plan
+    here: Staging
     sizes: Mapping[str, int]
     extents: Mapping[str, int]
     packed: str = ""
     configured: Mapping[int, int] = field(default_factory=dict)
     parallel: bool = False
     requests: dict[int, TileRequest] = field(default_factory=dict)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan whose loops are followed."""
-        return self.here.plan
 
     def number(self, expr: Expr) -> int:
         """Return the value of ``expr``; a stride of part of an element is rounded down."""
@@ -254,12 +254,12 @@ class _Walk:
     @property
     def count(self) -> int:
         """The number of matrices in the batch; 1 without a batch."""
-        return self.number(self.plan.batch.count) if self.plan.batch else 1
+        return self.number(self.plan.problem.matrices)
 
     def whole(self) -> Nest:
         """Return the nest of the kernel: conversions of whole operands, then each pass over C."""
-        converted = [self._converted(name) for name in self.plan.sources]
-        ways = map(self.step, self.plan.passes.values())
+        converted = [self._converted(name) for name in self.plan.staging.sources]
+        ways = map(self.step, self.plan.tiling.passes.values())
         once = [self._configuring()] if self._count_of_configurations == 1 else []
         return self.series([*once, *converted, *ways], frozenset())
 
@@ -277,7 +277,7 @@ class _Walk:
         """Return the work of converting a whole operand."""
         plan = self.plan
         elements = prod(self.extents[d] for d in _DIMENSIONS[name]) * self.count
-        source = self._region_of(name, plan.sources[name], self.extents)
+        source = self._region_of(name, plan.staging.sources[name], self.extents)
         regions = {f"{name} source": source, name: self.region(name, self.extents)}
         return Piece(regions, Cycles({CONVERTING: elements * convert_cycles(plan)}))
 
@@ -298,12 +298,12 @@ class _Walk:
 
     def region(self, name: str, extents: Mapping[str, int]) -> Region:
         """Return the region of an operand that a block with ``extents`` uses."""
-        operand = self.plan.output if name == "c" else self.here.operands[name]
+        operand = self.plan.staging.output if name == "c" else self.here.operands[name]
         return self._region_of(name, operand, extents)
 
     def _region_of(self, name: str, operand: Operand, extents: Mapping[str, int]) -> Region:
         item, along = ITEMSIZE[operand.type], _DIMENSIONS[name]
-        count = self.count if name != "c" and "b" in self.plan.inner else 1
+        count = self.count if name != "c" and "b" in self.plan.nest.inner else 1
         if "pn" in operand.strides or "pm" in operand.strides:
             size = float(prod(extents[d] for d in along) * item * count)
             return Region(1, size, size)
@@ -342,7 +342,7 @@ class _Walk:
 
     def shares(self, d: str) -> bool:
         """Return True if threads share the loop over tiles along a dimension."""
-        letters = self.plan.outer
+        letters = self.plan.nest.outer
         return self.parallel and letters[letters.lower().rfind(d) :][:1].isupper()
 
     # --- loops -----------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ class _Walk:
                 return Series(parts, frozenset(), self.regions(parts, self.extents))
             case PackedRows():
                 elements = self.extents["m"] * self.extents["n"]
-                once = Piece({}, Cycles({PACKING: elements * move_cycles(self.plan, "d")}))
+                once = Piece({}, Cycles({PACKING: elements * move_cycles(self.plan.staging, "d")}))
                 return self.series([self.step(step.body), once], frozenset())
             case FirstOrLater():
                 return self.step(step.later if self.sizes[step.counter] else step.first)
@@ -443,8 +443,8 @@ class _Walk:
             name: self.region(name, self.extents),
             f"{name} packed": held.region(name, self.extents),
         }
-        same = self.plan.unpacks or self.here.operands[name].type == step.operand.type
-        each = move_cycles(self.plan, name) if same else convert_cycles(self.plan)
+        same = self.plan.staging.unpacks or self.here.operands[name].type == step.operand.type
+        each = move_cycles(self.plan.staging, name) if same else convert_cycles(self.plan)
         once = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
         fill = split(once, self.extents["k"] // COPY_LINES) if self.parallel else once
         body = held.step(step.body)
@@ -478,7 +478,7 @@ class _Walk:
 
     def _order(self) -> list[str]:
         """Return "m" and "n", the dimension of the outer loop over tiles first."""
-        return sorted("mn", key=self.plan.outer.lower().rfind)
+        return sorted("mn", key=self.plan.nest.outer.lower().rfind)
 
     def _side_by_side(self, parts: Sequence[Nest]) -> Nest:
         """Return nests that together cover a block as one nest, or as one parallel region."""
@@ -507,21 +507,24 @@ class _Walk:
 
     def _grid(self, grid: Grid, *, alone: bool) -> Nest | None:
         """Return a grid of tiles, or one row of it if not ``alone``; None if it has no tile."""
-        parts: dict[str, Part] = {self.plan.along: grid.along, self.plan.across: grid.across}
+        parts: dict[str, Part] = {
+            self.plan.problem.along: grid.along,
+            self.plan.problem.across: grid.across,
+        }
         counts = {d: self.number(part.count) for d, part in parts.items()}
         sizes = {d: self.number(part.size) for d, part in parts.items()}
         if 0 in (*counts.values(), *sizes.values()):
             return None
         if not alone:
-            del counts[self.plan.across]
+            del counts[self.plan.problem.across]
         extents = {**self.extents, **sizes}
         return self._looped(self._tile(grid.tile, extents), counts, extents)
 
     def _rows(self, across: Part, beside: Sequence[Nest]) -> Iterator[Nest]:
         """Yield the loop over rows of tiles; the nests ``beside`` compute one row of tiles."""
-        d, rows = self.plan.across, self.number(across.count)
+        d, rows = self.plan.problem.across, self.number(across.count)
         if beside:
-            row = self.series(beside, self.moves(self.plan.along))
+            row = self.series(beside, self.moves(self.plan.problem.along))
             extents = {**self.extents, d: rows * self.number(across.size)}
             yield self.repeat(d, rows, row, extents, parallel=self.shares(d))
 
@@ -533,22 +536,22 @@ class _Walk:
 
     def _work(self, tile: RegisterTile, extents: Mapping[str, int]) -> Cycles:
         plan = self.plan
-        count = self.count if "b" in plan.inner else 1
-        steps = self.number(plan.counted(tile.steps, tile.k_tail))
+        count = self.count if "b" in plan.nest.inner else 1
+        steps = self.number(plan.staging.counted(tile.steps, tile.k_tail))
         if tile.number not in self.requests:
-            self.requests[tile.number] = request_at(self.here, ZERO, tile.accumulate)
+            self.requests[tile.number] = request_at(self.here, plan.nest, ZERO, tile.accumulate)
         request = replace(self.requests[tile.number], steps=steps * count, depth=steps)
-        c = plan.output
+        c = plan.staging.output
         line = max(self.number(c.strides[d]) for d in "mn") * ITEMSIZE[c.type]
         waits = request.reads_c and line < tile.shape.vector.nbytes
         across = self.region(self.here.across.name, {**extents, "k": 1})
-        return tile_work(plan, tile, request, self._begins(tile, extents), across, waits)
+        return tile_work(plan.staging, tile, request, self._begins(tile, extents), across, waits)
 
     def _begins(self, tile: RegisterTile, extents: Mapping[str, int]) -> int:
         """Return a number that divides the addresses of a tile's vectors; 0 if all are aligned."""
-        plan, d = self.plan, self.plan.along
+        plan, d = self.plan, self.plan.problem.along
         along = self.here.along
-        beside = extents[d] < self.extents[d] and not (plan.dot or along.packed)
+        beside = extents[d] < self.extents[d] and not (plan.problem.dot or along.packed)
         return (
             gcd(tile.shape.stride, extents[d] * ITEMSIZE[along.type])
             if beside

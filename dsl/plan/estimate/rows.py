@@ -11,7 +11,7 @@ from tilewright.spec.signature import signature
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import evaluate
 
-from ..plan import NOMINAL
+from ..problem import NOMINAL
 from ..rows.plan import RowsPlan
 from .caches import Cycles, Nest, Piece, Region, Repeat
 from .kernel import Estimate, estimate_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.plan.plan import NOMINAL
+from tilewright.plan.problem import NOMINAL
 from tilewright.plan.routines.stack import StackPlan, beside_cycles
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import evaluate, value

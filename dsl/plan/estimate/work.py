@@ -7,6 +7,7 @@ from dataclasses import replace
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import LINE
 from tilewright.plan.plan import Plan
+from tilewright.plan.problem import Staging
 from tilewright.plan.tiling.bounds import bounds, step_cycles, tightest, together
 from tilewright.plan.tiling.cost_model import LOOP_OVERHEAD
 from tilewright.plan.tiling.scaled import UNPACKING
@@ -31,7 +32,12 @@ _WINDOW = 128
 
 
 def tile_work(
-    plan: Plan, tile: RegisterTile, request: TileRequest, begins: int, across: Region, waits: bool
+    staging: Staging,
+    tile: RegisterTile,
+    request: TileRequest,
+    begins: int,
+    across: Region,
+    waits: bool,
 ) -> Cycles:
     """Return the cycles of one tile by what limits them.
 
@@ -39,8 +45,8 @@ def tile_work(
     is the region of the operand across the vectors that a K step reads. ``waits`` is True if the
     next tile reads elements of C that this tile writes.
     """
-    core, shape = plan.target.core, replace(tile.shape, stride=begins)
-    steps = -(-request.steps // shape.vector.lanes) if plan.dot else request.steps
+    core, shape = staging.problem.target.core, replace(tile.shape, stride=begins)
+    steps = -(-request.steps // shape.vector.lanes) if staging.problem.dot else request.steps
     ends = tile_cycles(shape, core, request) - steps * step_cycles(shape, core)
     each = bounds(shape, core)
     step = together(each, shape, core)
@@ -52,7 +58,7 @@ def tile_work(
         longer = issued / core.at(shape.vector.nbytes).issue - tile.unroll.count * step
         if longer > 0:
             found[LOOP] = longer * steps / tile.unroll.count
-    if _by_the_stack(plan, tile):
+    if _by_the_stack(staging, tile):
         found[PARTS] = float(_NOT_FORWARDED * steps)
     return Cycles(found, crowded=_crowded(across, core) * steps)
 
@@ -66,12 +72,12 @@ def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> fl
     return max(1 / tiles, next_best / each["latency"])
 
 
-def _by_the_stack(plan: Plan, tile: RegisterTile) -> bool:
+def _by_the_stack(staging: Staging, tile: RegisterTile) -> bool:
     """Return True if a partial vector of K groups passes through the stack.
 
     This is done if no load instruction reads only the lanes that exist.
     """
-    grouped = plan.product.depth > 1 and plan.product.unit is None and not plan.dot
+    grouped = staging.product.depth > 1 and staging.product.unit is None and not staging.problem.dot
     return grouped and tile.active is not None and not tile.loads_whole
 
 
@@ -88,9 +94,9 @@ def peak(plan: Plan) -> float:
 
     It is that of the plan's types and of the best instruction of the target.
     """
-    core, product = plan.target.core, plan.product
+    core, product = plan.target.core, plan.staging.product
     if product.unit is not None:
-        shapes = [tile.shape for tile in plan.tiles]
+        shapes = [tile.shape for tile in plan.tiling.tiles]
         rates = [
             shape.rows * shape.vectors * shape.vector.lanes
             / bounds(shape, core)["multiply-add units"]
@@ -99,7 +105,7 @@ def peak(plan: Plan) -> float:
     else:
         rates = [
             vector.lanes / core.at(vector.nbytes).between(form.mnemonic, form.instructions)
-            for vector in plan.target.of(plan.element)
+            for vector in plan.target.of(plan.staging.element)
             if (form := product.form(vector, "broadcast", "scalar")) is not None
         ]
     return max(rates) * (product.depth if product.unit is None else product.step)
@@ -114,30 +120,30 @@ def convert_cycles(plan: Plan) -> float:
     If A is converted panel by panel, multiply-adds hide a part of this time.
     """
     core = plan.target.core
-    return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
+    return (core.beside if plan.by_panels else 1) / core.stores / plan.staging.vectors[0].lanes
 
 
-def unpack_cycles(plan: Plan) -> float:
+def unpack_cycles(staging: Staging) -> float:
     """Return the cycles to unpack one element of a quantized B.
 
     Vector operations and stores overlap, so the result is the longer of the two times.
     """
-    core = plan.target.core
-    return max(UNPACKING / core.fma_units, 1 / core.stores) / plan.vectors[0].lanes
+    core = staging.problem.target.core
+    return max(UNPACKING / core.fma_units, 1 / core.stores) / staging.vectors[0].lanes
 
 
-def move_cycles(plan: Plan, name: str) -> float:
+def move_cycles(staging: Staging, name: str) -> float:
     """Return the cycles to pack one element of operand ``name``.
 
     Loads, stores and the shuffles that transpose overlap, so the result is the longest of the three
     times.
     """
-    if plan.unpacks and name in LINE:
-        return unpack_cycles(plan)
-    core, line = plan.target.core, "k" if plan.dot and name in LINE else LINE.get(name, "m")
-    vectors = plan.target.of(plan.element)
+    if staging.unpacks and name in LINE:
+        return unpack_cycles(staging)
+    line = "k" if staging.problem.dot and name in LINE else LINE.get(name, "m")
+    core, vectors = staging.problem.target.core, staging.problem.target.of(staging.element)
     shuffles = 0
-    if plan.operands[name].strides[line] != 1:
+    if staging.operands[name].strides[line] != 1:
         vectors = tuple(v for v in vectors if v.transposes)
         shuffles = vectors[0].lanes.bit_length() - 1
     per_vector = max(1 / core.loads, 1 / core.stores, shuffles / core.shuffles)

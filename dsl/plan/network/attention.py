@@ -130,7 +130,7 @@ def _rows(trio: Sequence[Step], threads: int, core: Core) -> int:
     """Return the rows of a block: its scores and weights take at most half of L2."""
     result = trio[2]
     assert isinstance(result.plan, Plan | ByRows)
-    rows, keys = (value(result.plan.nests[0].sizes[d]) for d in "mk")
+    rows, keys = (value(result.plan.nests[0].problem.sizes[d]) for d in "mk")
     most = MOST
     if keys:
         line = sum(step.buffer.nbytes / step.buffer.elements for step in trio[:2] if step.buffer)

@@ -18,7 +18,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.symbolic import evaluate, slots, value
 
 from ..loops import Decision
-from ..plan import NOMINAL
+from ..problem import NOMINAL
 from .blocks import in_blocks, users_of
 from .joined import Joined
 from .step import Opening, Step

@@ -123,7 +123,7 @@ class Joined:
         once = 0.0
         if isinstance(plan, Plan | ByRows):
             first = plan.nests[0]
-            known = {d: evaluate(first.sizes[d], sizes) for d in "mnk"}
+            known = {d: evaluate(first.problem.sizes[d], sizes) for d in "mnk"}
             once = first.spec.flops({**known, "count": 1}) / 2 / peak(first)
         elif isinstance(plan, RowsPlan):
             once = planned_work(plan, sizes).total

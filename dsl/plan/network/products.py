@@ -211,8 +211,9 @@ class Products:
         changes: dict[str, Any] = {"b": Matrix(spec.b.type), "ldb": None, "outputs": None}
         straight = replace(spec, **changes)
         plan = plan_product(straight, schedule, machine).nests[0]
-        shape = plan.tiles[0].shape if plan.tiles else None
-        if shape is None or plan.packs or plan.dot or plan.across != "m":
+        problem, tiles = plan.problem, plan.tiling.tiles
+        shape = tiles[0].shape if tiles else None
+        if shape is None or plan.staging.packs or problem.dot or problem.across != "m":
             return None
         return shape.rows, shape.vectors * shape.vector.lanes
 

@@ -116,13 +116,13 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
 
 def plan_of_d(plan: Plan) -> PackPlan | QuantizeRowsPlan:
     """Return the plan that packs rows of a product's D from the buffer that its tiles fill."""
-    packing, rows = packing_of_d(plan.spec, plan.target), plan.operands["d"]
+    packing, rows = packing_of_d(plan.spec, plan.target), plan.staging.operands["d"]
     if isinstance(packing, QuantizeRows):
         quantized = plan_rows_of_a(packing, Schedule(), plan.target)
         given = Operand("x", rows.type, rows.strides, rows.buffer)
         return replace(quantized, operands={"x": given, **quantized.format.operands("d")})
     found = plan_packing(packing, Schedule(), plan.target)
-    form = found.format.family.of(plan.sizes["n"], plan.sizes["m"])
+    form = found.format.family.of(plan.problem.sizes["n"], plan.problem.sizes["m"])
     out = packed_by_caller(form, None)
     strides = {"n" if d == "m" else d: step for d, step in out.strides.items()}
     given = Operand("b", rows.type, {"n": rows.strides["m"], "k": ONE}, rows.buffer)

@@ -28,9 +28,9 @@ from tilewright.symbolic import div, size_expr, value
 from ..by_rows import plan_product
 from ..loops import Decided, Decision, threads_decision
 from ..operands import BatchPlan, Operand, batch_stride, operand_of
-from ..plan import NOMINAL, ByRows, Plan
+from ..plan import ByRows, Plan
 from ..planner import layout_cycles
-from ..staging import same_types
+from ..problem import NOMINAL, same_types
 from ..tiling.parts import exact_parts
 from .transpose import cover
 
@@ -161,7 +161,7 @@ def _stack(
 def _operand(spec: Gemm, name: str, each: Plan | ByRows | None) -> Operand:
     """Return operand ``name`` as the caller gives it, packed or not; B2 has the layout of B."""
     packed = isinstance(getattr(spec, name), Packed)
-    return each.nests[0].operands[name[0]] if each and packed else operand_of(spec, name)
+    return each.nests[0].staging.operands[name[0]] if each and packed else operand_of(spec, name)
 
 
 def _batch(spec: Gemm, names: list[str], each: Plan | ByRows | None) -> BatchPlan:
@@ -194,8 +194,13 @@ def _parallel(schedule: Schedule, each: Plan | ByRows | None) -> bool:
 def has_buffers(plan: Plan) -> bool:
     """True if a product has buffers that may be too large for a thread's stack."""
     # A matrix unit reads the tail of K from a buffer.
-    copied = any(f"{name}_tail" in plan.operands for name in "ab")
-    return copied or bool(plan.sources or plan.packs) or plan.partial or plan.corrects
+    copied = any(f"{name}_tail" in plan.staging.operands for name in "ab")
+    return (
+        copied
+        or bool(plan.staging.sources or plan.staging.packs)
+        or plan.partial
+        or plan.staging.corrects
+    )
 
 
 # --- one after the other -----------------------------------------------------------------------

@@ -14,8 +14,9 @@ from tilewright.ir.nest import Name
 from tilewright.symbolic import ONE, ZERO, div, is_multiple, mod, symbol, value
 
 from ..operands import LINE, Operand, odd_vectors, whole_groups, whole_vectors
-from ..plan import Environment, Plan
-from ..staging import is_empty, packed_across, packed_along
+from ..plan import Plan
+from ..problem import Staging, is_empty
+from ..staging import packed_across, packed_along
 from .partition import Region, partition
 from .parts import Part, panel_parts, whole_and_rest
 from .requests import request_at
@@ -36,6 +37,7 @@ from .tiles import (
     RegisterTile,
     Step,
     SummedBlock,
+    Tiling,
     bound_text,
     k_loop,
     why_split,
@@ -55,7 +57,7 @@ class _Block:
     sum; "" for none. ``stored`` is True if D's rows are packed after the block.
     """
 
-    here: Environment
+    here: Staging
     extents: Mapping[str, Expr]
     phase: Phase
     accumulate: bool = False
@@ -74,14 +76,16 @@ def with_tiles(plan: Plan, first: int = 0) -> Plan:
 
     The tiles are numbered from ``first`` on.
     """
-    if ZERO in (plan.sizes["m"], plan.sizes["n"]):
+    if ZERO in (plan.problem.sizes["m"], plan.problem.sizes["n"]):
         return plan
-    phases: list[Phase] = ["sum", "finish"] if plan.partial and plan.summed is None else ["whole"]
+    phases: list[Phase] = (
+        ["sum", "finish"] if plan.partial and plan.nest.summed is None else ["whole"]
+    )
     if plan.spec.b2 is not None and not plan.partial:
         phases += ["sum"]
     cutting = _Cutting(plan, first)
     passes = {phase: cutting.through(phase) for phase in phases}
-    return replace(plan, passes=passes, tiles=tuple(cutting.tiles.values()))
+    return replace(plan, tiling=Tiling(passes, tuple(cutting.tiles.values())))
 
 
 @dataclass(slots=True)
@@ -95,18 +99,18 @@ class _Cutting:
     def through(self, phase: Phase) -> Step:
         """Return one pass through C."""
         plan = self.plan
-        extents = {**plan.sizes, "k": ZERO} if is_empty(plan.spec) else plan.sizes
-        block = _Block(plan.outside, extents, phase)
-        around = "".join(letter for letter in plan.outer if letter not in "bk")
+        extents = {**plan.problem.sizes, "k": ZERO} if is_empty(plan.spec) else plan.problem.sizes
+        block = _Block(plan.staging, extents, phase)
+        around = "".join(letter for letter in plan.nest.outer if letter not in "bk")
         if phase == "finish":
             return self.cut(around, block, "")
-        if plan.summed is not None:
-            return self.cut(plan.outer, block, "")
-        return self._sums(plan.outer, block)
+        if plan.nest.summed is not None:
+            return self.cut(plan.nest.outer, block, "")
+        return self._sums(plan.nest.outer, block)
 
     def _sums(self, letters: str, block: _Block) -> Step:
         """Return the loops of ``letters``, with a branch for an empty batch if that is possible."""
-        batch, step = self.plan.batch, self.cut(letters, block, "")
+        batch, step = self.plan.problem.batch, self.cut(letters, block, "")
         if "b" not in letters or batch is None or value(batch.count) is not None:
             return step
         around = "".join(letter for letter in letters if letter not in "bk")
@@ -119,13 +123,13 @@ class _Cutting:
         """
         plan = self.plan
         if (
-            plan.height_of_d
+            plan.staging.height_of_d
             and not block.stored
             and block.phase != "sum"
             and not self._cuts(letters)
         ):
             return PackedRows(self.cut(letters, replace(block, stored=True), names))
-        due = _due(plan, letters.lower(), block)
+        due = _due(plan.staging, letters.lower(), block)
         if due and block.extents["k"] != 0 and block.phase != "finish":
             operand = packed_block(plan, due, block.extents)
             packed = replace(block, here=block.here.holding(operand), packed=block.packed + due)
@@ -133,21 +137,25 @@ class _Cutting:
         if not letters:
             return self._grids(block)
         letter, rest = letters[0], letters[1:]
-        if letter in "bk" and block.phase == "whole" and plan.summed is not None:
+        if letter in "bk" and block.phase == "whole" and plan.nest.summed is not None:
             return self._summed(letters, block)
         if letter == "b":
             return self._over_batch(rest, block, names)
         if letter == "k":
-            steps = plan.product.step * (plan.schedule.k_unroll or 1)
-            size = plan.blocks["k"] if "k" in rest + plan.inner else steps
+            steps = plan.staging.product.step * (plan.problem.schedule.k_unroll or 1)
+            size = plan.nest.blocks["k"] if "k" in rest + plan.nest.inner else steps
             if letter in plan.block_sizes and block.extents["k"] != 0:
-                multiple = plan.product.step if plan.panel_tile else gcd(size, steps * UNROLLED)
+                multiple = (
+                    plan.staging.product.step
+                    if plan.nest.panel_tile
+                    else gcd(size, steps * UNROLLED)
+                )
                 return self._over_equal(letter, multiple, rest, block)
             return self._over_k(size, rest, block, names)
         if letter.lower() in rest.lower():
             if letter.lower() in plan.block_sizes:
-                assert plan.panel_tile is not None
-                tile = dict(zip("mn", plan.panel_tile, strict=True))
+                assert plan.nest.panel_tile is not None
+                tile = dict(zip("mn", plan.nest.panel_tile, strict=True))
                 return self._over_equal(letter, tile[letter.lower()], rest, block)
             return self._over_blocks(letter, rest, block, names)
         # This is the last loop over its dimension, which belongs to the grid of tiles.
@@ -156,16 +164,16 @@ class _Cutting:
     def _cuts(self, letters: str) -> bool:
         """True if a loop over blocks of rows comes next, which do not cut panels of a packed D."""
         plan = self.plan
-        assert plan.height_of_d is not None
+        assert plan.staging.height_of_d is not None
         if not letters.startswith(("m", "M")) or "m" not in letters[1:].lower():
             return False
-        equal = "m" in plan.block_sizes and plan.panel_tile is not None
-        step = plan.panel_tile[0] if equal and plan.panel_tile else plan.blocks["m"]
-        return step % plan.height_of_d == 0
+        equal = "m" in plan.block_sizes and plan.nest.panel_tile is not None
+        step = plan.nest.panel_tile[0] if equal and plan.nest.panel_tile else plan.nest.blocks["m"]
+        return step % plan.staging.height_of_d == 0
 
     def _over_batch(self, rest: str, block: _Block, names: str) -> Step:
-        assert self.plan.batch is not None
-        count = self.plan.batch.count
+        assert self.plan.problem.batch is not None
+        count = self.plan.problem.batch.count
         if value(count) == 0 or block.extents["k"] == 0:
             return self.cut(rest, block.of("k", ZERO), names)
         first = self.cut(rest, block, names)
@@ -175,7 +183,7 @@ class _Cutting:
     def _over_blocks(self, letter: str, rest: str, block: _Block, names: str) -> InOrder:
         """Return a loop over whole blocks along m or n, then the tail."""
         parallel, letter = letter.isupper(), letter.lower()
-        size, extent = self.plan.blocks[letter], block.extents[letter]
+        size, extent = self.plan.nest.blocks[letter], block.extents[letter]
         trips, tail_size = div(extent, size), mod(extent, size)
         counter, taken = f"{letter}{names.count(letter)}", names + letter
         parts: list[Step] = []
@@ -192,7 +200,7 @@ class _Cutting:
         """Return a loop over blocks whose size the call computes."""
         parallel, letter = letter.isupper(), letter.lower()
         plan, extent = self.plan, block.extents[letter]
-        most = plan.blocks[letter]
+        most = plan.nest.blocks[letter]
         inside = block.of(letter, symbol(plan.block_sizes[letter]))
         if letter == "k" and not block.accumulate:
             inside = replace(inside, first="k0")
@@ -206,22 +214,22 @@ class _Cutting:
         and n are limited to what the buffer holds.
         """
         plan = self.plan
-        for d, most in (plan.summed or {}).items():
-            here = plan.sum_sizes[d]
+        for d, most in (plan.nest.summed or {}).items():
+            here = plan.nest.sum_sizes[d]
             if block.extents[d] != symbol(here):
-                assert plan.panel_tile is not None
-                multiple = plan.panel_tile["mn".index(d)]
+                assert plan.nest.panel_tile is not None
+                multiple = plan.nest.panel_tile["mn".index(d)]
                 body = self._summed(letters, block.of(d, symbol(here)))
                 return OverEqual(d, block.extents[d], most, multiple, False, here, f"sum_{d}", body)
-        line = next(d for d in "mn" if value(plan.operands["sums"].strides[d]) == 1)
+        line = next(d for d in "mn" if value(plan.staging.operands["sums"].strides[d]) == 1)
         extent = block.extents[line]
         if value(extent) is not None:
             # The tail uses the same row stride in the buffer as whole blocks.
-            extent = Integer(plan.blocks.get(line, extent))
-        leading = whole_vectors(extent, plan.lanes)
+            extent = Integer(plan.nest.blocks.get(line, extent))
+        leading = whole_vectors(extent, plan.staging.lanes)
         strides = {line: ONE, "n" if line == "m" else "m": leading}
         names = ["sums"] if plan.spec.b2 is None else ["sums", "sums2"]
-        sums = tuple(replace(plan.operands[name], strides=strides) for name in names)
+        sums = tuple(replace(plan.staging.operands[name], strides=strides) for name in names)
         inside = replace(block, here=block.here.holding(*sums))
         fill = self._sums(letters, replace(inside, phase="sum"))
         around = "".join(letter for letter in letters if letter not in "bk")
@@ -264,7 +272,7 @@ class _Cutting:
             later = replace(block, first="", accumulate=True)
             first = self._grids(replace(block, first=""))
             return FirstOrLater(block.first, first, self._grids(later))
-        width, height = self.plan.columns, self.plan.rows
+        width, height = self.plan.staging.columns, self.plan.staging.rows
         if width is None and height is None:
             return Grids(None, tuple(self._cells(block)))
         parts: dict[str, list[Part | None]] = {"m": [None], "n": [None]}
@@ -273,7 +281,7 @@ class _Cutting:
         for d, each, what, which in (rows, columns):
             if each is None:
                 continue
-            step = self.plan.blocks.get(d, each)
+            step = self.plan.nest.blocks.get(d, each)
             if step % each and each % step:
                 raise ScheduleError(
                     f"{what} would be cut",
@@ -305,8 +313,10 @@ class _Cutting:
     def _of(self, block: _Block) -> tuple[Grid, ...]:
         plan, here, extents = self.plan, block.here, block.extents
         steps, k_tail = here.steps(extents["k"], finish=block.phase == "finish")
-        request = request_at(here, plan.counted(steps, k_tail), block.accumulate)
-        regions = partition(plan, extents[plan.across], extents[plan.along], request)
+        request = request_at(here, plan.nest, here.counted(steps, k_tail), block.accumulate)
+        regions = partition(
+            plan, extents[plan.problem.across], extents[plan.problem.along], request
+        )
         return tuple(
             Grid(self._tile(block, region, steps, k_tail), region.along, region.across)
             for region in regions
@@ -315,13 +325,13 @@ class _Cutting:
     def _tile(self, block: _Block, region: Region, steps: Expr, k_tail: Expr) -> RegisterTile:
         """Return the tile of a region; equal tiles are made once."""
         plan, here, shape = self.plan, block.here, region.fitting.shape
-        sizes = {plan.along: region.along.size, plan.across: region.across.size}
+        sizes = {plan.problem.along: region.along.size, plan.problem.across: region.across.size}
         strides = tuple(tuple(here.operands[x].strides.values()) for x in "ab")
-        room = _loads_whole(here, region), _loads_bands(here, region)
+        room = _loads_whole(plan, here, region), _loads_bands(plan, here, region)
         where = (region.active, region.overlapped, sizes["m"], sizes["n"], *room)
         key = (shape, *where, steps, k_tail, block.accumulate, block.phase, strides)
         if key not in self.tiles:
-            asked = plan.schedule
+            asked = plan.problem.schedule
             self.tiles[key] = RegisterTile(
                 number=self.first + len(self.tiles),
                 shape=shape,
@@ -335,18 +345,18 @@ class _Cutting:
                 k_tail=k_tail,
                 accumulate=block.accumulate,
                 phase=block.phase,
-                unroll=k_loop(shape, plan.target, steps, plan.dot, asked.k_unroll),
+                unroll=k_loop(shape, plan.target, steps, plan.problem.dot, asked.k_unroll),
                 search=region.search,
-                bound=bound_text(shape, plan.target, plan.product),
+                bound=bound_text(shape, plan.target, plan.staging.product),
                 why_split=why_split(region.fitting, plan.target, asked.k_split),
             )
         return self.tiles[key]
 
 
-def _due(plan: Plan, letters: str, block: _Block) -> str:
+def _due(staging: Staging, letters: str, block: _Block) -> str:
     """Return the operand to pack here: no further loop selects another block of it; "" for none."""
     passes = {"a": "n", "b": "m"}
-    for name in plan.packs:
+    for name in staging.packs:
         mine = {"m", "n", "k", "b"} - {passes[name]}
         last = {d for d in "mn" if d in letters and letters.count(d) == 1}
         blocks = [letter for letter in letters if letter not in last]
@@ -365,47 +375,45 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     line, buffer = LINE[name], Name(f"{name}_packed")
     width = plan.panel(name)
     if width is not None:
-        group = plan.product.group
-        depth = whole_groups(extents["k"], plan.product) * group
+        group = plan.staging.product.group
+        depth = whole_groups(extents["k"], plan.staging.product) * group
         panels = {line: group * ONE, "k": Integer(width), f"p{line}": depth - group}
-        type_ = plan.factor(name)
+        type_ = plan.staging.factor(name)
         return Operand(name, type_, panels, buffer)
-    if plan.product.unit is not None:
-        source, lanes = plan.operands[name], plan.lanes
-        if plan.input_of(plan.along).name == name:
-            return packed_along(source, plan.product, line, extents, lanes)
-        return packed_across(source, plan.product, plan.target, line, extents, lanes)
-    if plan.dot:
-        width = odd_vectors(extents["k"], plan.lanes)
-        return replace(plan.operands[name], strides={line: width, "k": ONE}, buffer=buffer)
-    extent, lanes = extents[line], plan.lanes
+    if plan.staging.product.unit is not None:
+        source, lanes = plan.staging.operands[name], plan.staging.lanes
+        if plan.staging.input_of(plan.problem.along).name == name:
+            return packed_along(source, plan.staging.product, line, extents, lanes)
+        return packed_across(source, plan.staging.product, plan.target, line, extents, lanes)
+    if plan.problem.dot:
+        width = odd_vectors(extents["k"], plan.staging.lanes)
+        return replace(plan.staging.operands[name], strides={line: width, "k": ONE}, buffer=buffer)
+    extent, lanes = extents[line], plan.staging.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}
-    return replace(plan.operands[name], strides=strides, buffer=buffer)
+    return replace(plan.staging.operands[name], strides=strides, buffer=buffer)
 
 
-def _loads_bands(here: Environment, region: Region) -> bool:
+def _loads_bands(plan: Plan, here: Staging, region: Region) -> bool:
     """True if the last load of rows across the vectors may read rows past the end of the tile.
 
     A multiply-add takes ``height`` rows at a time. Reading that many is allowed if the operand is
     packed and each tile begins at a multiple of ``height``, because there is padding after it.
     """
-    plan = here.plan
-    part, block = region.across, plan.blocks.get(plan.across, 0)
+    part, block = region.across, plan.nest.blocks.get(plan.problem.across, 0)
     steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
     height = region.fitting.shape.height
     return here.across.packed and all(mod(step, height) == 0 for step in steps)
 
 
-def _loads_whole(here: Environment, region: Region) -> bool:
+def _loads_whole(plan: Plan, here: Staging, region: Region) -> bool:
     """True if a partial last vector of a tile may be loaded whole.
 
     Packed rows have space for it. Rows of the caller's packed B have space for vectors that begin
     at multiples of their lanes.
     """
-    plan = here.plan
-    part, block = region.along, plan.blocks.get(plan.along, 0)
+    part, block = region.along, plan.nest.blocks.get(plan.problem.along, 0)
     steps = [part.start, block * ONE, *([] if part.single else [part.size])]
     lanes = region.fitting.shape.vector.lanes
     aligned = all(is_multiple(step, lanes) for step in steps)
-    return plan.padded and (here.along.packed or aligned)
+    return here.padded and (here.along.packed or aligned)

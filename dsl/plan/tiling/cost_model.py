@@ -137,7 +137,7 @@ def _ranked(target: Target, request: TileRequest, found: Iterable[Choice]) -> tu
     fewest (``CLOSE``) and its mean over the target's ``states`` is better by ``GAIN``.
     """
     quickest, *others = ranked = sorted(found, key=_cycles)
-    if target.threads == 1 or not request.offsets or request.source:
+    if target.threads == 1 or not request.fixed_offsets or request.source:
         return tuple(ranked)
 
     def mean(choice: Choice) -> float:
@@ -210,8 +210,8 @@ def _whole_cuts(
         most = next((r for r in rows if table.fits(vector, r, widest, masks)), 0)
         if not most:
             continue
-        streams = LINES // widest if request.streams else LINES if request.long else inf
-        lower = target.core.hidden // widest, request.kept[1], streams
+        streams = LINES // widest if request.read_once else LINES if request.unprefetched else inf
+        lower = target.core.hidden // widest, request.l1_rows[1], streams
         for parts in _heights(across, most, lower):
             cut = equal_parts(across, parts)
             cycles = _cut_cycles(target, vector, along, cut, masks, request)

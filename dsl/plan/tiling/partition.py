@@ -12,14 +12,9 @@ from tilewright.isa.vector import Vector
 from tilewright.symbolic import ONE, ZERO, div, mod, value
 
 from ..plan import Plan
+from ..problem import Problem, Staging
 from .bounds import bounds, tightest
-from .cost_model import (
-    Choice,
-    does_not_fit,
-    ranking,
-    steady,
-    steady_cuts,
-)
+from .cost_model import Choice, does_not_fit, ranking, steady, steady_cuts
 from .parts import (
     Part,
     across_parts,
@@ -73,54 +68,55 @@ def partition(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> li
 
 def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Iterator[Region]:
     rows, columns = value(across), value(along)
+    problem, staging = plan.problem, plan.staging
     if rows == 0 or columns == 0:
         return
     tile = plan.asked_tile
     if rows is not None and columns is not None:
         if tile is None:
-            yield from _free(plan, (0, rows), (0, columns), request)
+            yield from _free(staging, (0, rows), (0, columns), request)
         else:
             yield from _tiled(plan, rows, columns, tile, request)
         return
-    _refuse_overlap(plan)
+    _refuse_overlap(problem)
     if tile is not None and columns is not None:
         for vector, part in _tiles_along(plan, columns, tile[1]):
-            _check_fits(plan, vector, tile[0], part.units, request, tile)
+            _check_fits(problem, vector, tile[0], part.units, request, tile)
             for other in _parts_across(plan, across, tile[0]):
-                yield _region(plan, vector, part, other, request)
+                yield _region(problem, vector, part, other, request)
         return
-    if tile is None and columns is not None and not (plan.product.unit or request.sums):
-        ranked = steady_cuts(plan.target, columns, _multiple(plan, plan.across), request)
+    if tile is None and columns is not None and not (staging.product.unit or request.sums):
+        ranked = steady_cuts(plan.target, columns, problem.multiple(problem.across), request)
         if ranked:
             yield from _many_rows(plan, across, columns, ranked, request)
             return
     search = None
     if tile is None:
-        multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
-        ranked = steady(plan.target, request, multiples, plan.few_across)
-        if request.streams and request.dot:  # C has one row or column: leave out taller tiles
+        multiples = problem.multiple(problem.across), problem.multiple(problem.along)
+        ranked = steady(plan.target, request, multiples, staging.few_across)
+        if request.read_once and request.dot:  # C has one row or column: leave out taller tiles
             ranked = tuple(one for one in ranked if _within(one, rows, columns))
-        search = _search(plan, ranked, {}, request)
+        search = _search(problem, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]
     else:
         vector = _vector_for(plan, tile[1])
-        r, v = tile[0], -(-tile[1] // _lanes(plan, vector))
-        if tile[1] % _lanes(plan, vector):
+        r, v = tile[0], -(-tile[1] // problem.lanes_of(vector))
+        if tile[1] % problem.lanes_of(vector):
             raise ScheduleError(
-                f"the tile along {plan.along} must be whole vectors when its size is not fixed",
+                f"the tile along {problem.along} must be whole vectors when its size is not fixed",
                 got=tile[1],
-                expected=f"a multiple of {_lanes(plan, vector)}",
+                expected=f"a multiple of {problem.lanes_of(vector)}",
             )
-        _check_fits(plan, vector, r, v, request, tile)
+        _check_fits(problem, vector, r, v, request, tile)
     r = r if rows is None else min(r, rows)
     others = tuple(_parts_across(plan, across, r))
     if tails := _wide_tails(plan, along, vector, v, r, request):
         whole = tuple(other for other in others if other.units == r)
         for axis in _in_one_tile(along, vector, v, tails):
-            yield from _side_by_side(plan, axis, whole, request, search)
+            yield from _side_by_side(problem, axis, whole, request, search)
         others = others[len(whole) :]
-    for axis in _along_axes(plan, along, vector, v):
-        yield from _side_by_side(plan, axis, others, request, search)
+    for axis in _along_axes(staging, along, vector, v):
+        yield from _side_by_side(problem, axis, others, request, search)
 
 
 def _within(choice: Choice, rows: int | None, columns: int | None) -> bool:
@@ -130,12 +126,16 @@ def _within(choice: Choice, rows: int | None, columns: int | None) -> bool:
 
 
 def _side_by_side(
-    plan: Plan, axis: Axis, across: Sequence[Part], request: TileRequest, search: Search | None
+    problem: Problem,
+    axis: Axis,
+    across: Sequence[Part],
+    request: TileRequest,
+    search: Search | None,
 ) -> Iterator[Region]:
     """Yield a region for each pair of a part along the vectors and a part across them."""
     for part in axis.parts:
         for other in across:
-            yield _region(plan, axis.vector, part, other, request, search)
+            yield _region(problem, axis.vector, part, other, request, search)
 
 
 def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
@@ -145,22 +145,23 @@ def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
     does this only once. It shares rows with the last whole tile, because few rows have too few
     chains of multiply-adds. Otherwise it is cut by powers of 2, or of 4 with panels and many rows.
     """
-    unit, panels = plan.product.unit, plan.panel_tile is not None
-    unpacking = plan.spec.quantized is not None and unit is None and not plan.unpacks
-    if unpacking or plan.even_across:
+    unit, panels = plan.staging.product.unit, plan.nest.panel_tile is not None
+    unpacking = plan.spec.quantized is not None and unit is None and not plan.staging.unpacks
+    if unpacking or plan.staging.even_across:
         if value(across) is None:
-            yield from even_parts(across, most, plan.across)
+            yield from even_parts(across, most, plan.problem.across)
         else:
             yield from exact_parts(across, most)
     else:
-        yield from across_parts(unit, across, most, 4 if panels and not plan.few_across else 2)
+        by = 4 if panels and not plan.staging.few_across else 2
+        yield from across_parts(unit, across, most, by)
 
 
 # --- why -----------------------------------------------------------------------------------------
 
 
 def _search(
-    plan: Plan, ranked: Sequence[Choice], extents: Mapping[str, int], request: TileRequest
+    problem: Problem, ranked: Sequence[Choice], extents: Mapping[str, int], request: TileRequest
 ) -> Search:
     """Return the texts for the best of ``ranked``, and for the next one that cuts C differently.
 
@@ -168,25 +169,24 @@ def _search(
     call; cycles for each element of a large block are then compared.
     """
     best, *others = ranked
-    own = _cut_text(plan, best, extents)
+    own = _cut_text(problem, best, extents)
     cut = f"{own}: " if extents else ""
     each = "" if extents else " per element of a large C"
     depth = "" if request.depth is not None else f", for K of {request.steps}"
     estimate = f"{cut}estimated at {_cycles(best)} cycles{each}{depth}"
-    named = ((_cut_text(plan, other, extents), other) for other in others)
+    named = ((_cut_text(problem, other, extents), other) for other in others)
     for text, other in named:
         if text != own:
-            return Search(
-                estimate, f"next best {text}: {_cycles(other)}{_bound(plan, other, request)}"
-            )
+            bound = _bound(problem, other, request)
+            return Search(estimate, f"next best {text}: {_cycles(other)}{bound}")
     return Search(estimate, "no other cut fits")
 
 
-def _cut_text(plan: Plan, choice: Choice, extents: Mapping[str, int]) -> str:
+def _cut_text(problem: Problem, choice: Choice, extents: Mapping[str, int]) -> str:
     """Return how a block is cut, for example ``32 tiles of 3 rows and 2 of 2, 3 of 24 columns``."""
-    lanes = _lanes(plan, choice.vector)
+    lanes = problem.lanes_of(choice.vector)
     along = tuple((units * lanes, count) for units, count in choice.along)
-    parts = {plan.across: choice.across, plan.along: along}
+    parts = {problem.across: choice.across, problem.along: along}
     if not extents:
         return "x".join(str(parts[d][0][0]) for d in "mn")
     tiles = "tile of" if parts["m"][0][1] == 1 else "tiles of"
@@ -208,9 +208,9 @@ def _cycles(choice: Choice) -> str:
     return f"{choice.cycles:.0f}" if choice.cycles >= 100 else f"{choice.cycles:.3g}"
 
 
-def _bound(plan: Plan, choice: Choice, request: TileRequest) -> str:
+def _bound(problem: Problem, choice: Choice, request: TileRequest) -> str:
     """Return text for what bounds the largest tile of a cut."""
-    target, largest = plan.target, (choice.across[0][0], choice.along[0][0])
+    target, largest = problem.target, (choice.across[0][0], choice.along[0][0])
     found = shape_of(target, choice.vector, *largest, False, request)
     return f", bound by {tightest(bounds(found, target.core))}" if found else ""
 
@@ -218,15 +218,15 @@ def _bound(plan: Plan, choice: Choice, request: TileRequest) -> str:
 # --- regions -------------------------------------------------------------------------------------
 
 
-def _may_cut(plan: Plan, request: TileRequest) -> bool:
+def _may_cut(staging: Staging, request: TileRequest) -> bool:
     """True if the last vector of a tile may be partial; a matrix unit knows the number of lanes."""
-    if plan.product.unit is not None:
+    if staging.product.unit is not None:
         return True
-    return plan.schedule.tails != "narrow" or bool(request.vectors[0].partial_load)
+    return staging.problem.schedule.tails != "narrow" or bool(request.vectors[0].partial_load)
 
 
-def _refuse_overlap(plan: Plan) -> None:
-    if plan.schedule.tails == "overlap":
+def _refuse_overlap(problem: Problem) -> None:
+    if problem.schedule.tails == "overlap":
         raise ScheduleError(
             "tails='overlap' needs sizes known to be a tile or more",
             got="a size known only at the call",
@@ -234,26 +234,20 @@ def _refuse_overlap(plan: Plan) -> None:
         )
 
 
-def _multiple(plan: Plan, dimension: str) -> int:
-    size = getattr(plan.spec, dimension)
-    return 1 if isinstance(size, int) else int(size.multiple_of)
-
-
-def _lanes(plan: Plan, vector: Vector) -> int:
-    return 1 if plan.dot else vector.lanes
-
-
 def _vector_for(plan: Plan, columns: int) -> Vector:
     """Return the narrowest vector type that covers ``columns`` with the fewest registers.
 
     If two types take equally many registers, it is the one with fewer vectors.
     """
-    if plan.dot:
+    if plan.problem.dot:
         return _dot_vector(plan)
-    able = [v for v in plan.vectors if not (left := columns % v.lanes) or _maskable(plan, v, left)]
+    here, along = plan.staging, plan.problem.along
+    tails = ((v, columns % v.lanes) for v in here.vectors)
+    able = [v for v, left in tails if not left or _maskable(here, v, left)]
     if not able:
-        what = f"no vector of {plan.target.name} ends after {columns} lanes along {plan.along}"
-        raise ScheduleError(what, got=plan.schedule.tails, expected="tails='auto', or a wider tile")
+        what = f"no vector of {plan.target.name} ends after {columns} lanes along {along}"
+        got = plan.problem.schedule.tails
+        raise ScheduleError(what, got=got, expected="tails='auto', or a wider tile")
 
     def taken(vector: Vector) -> tuple[int, int, int]:
         count = -(-columns // vector.lanes)
@@ -268,16 +262,17 @@ def _dot_vector(plan: Plan) -> Vector:
     A type with fewer lanes is used only if it has fewer registers.
     """
     assert plan.asked_tile is not None
-    request, vectors = request_at(plan.outside, plan.sizes["k"], False), plan.vectors
+    request = request_at(plan.staging, plan.nest, plan.problem.sizes["k"], False)
+    vectors = plan.staging.vectors
     widest = {v.registers: v for v in reversed(vectors)}.values()
     fits = (v for v in vectors if shape_of(plan.target, v, *plan.asked_tile, False, request))
     return next((v for v in fits if v in widest), vectors[0])
 
 
-def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
+def _maskable(staging: Staging, vector: Vector, tail: int) -> bool:
     """True if the schedule lets one vector of this type compute a tail of ``tail`` lanes."""
-    tails = plan.schedule.tails
-    if tails == "bounce" or plan.product.unit is not None:
+    tails = staging.problem.schedule.tails
+    if tails == "bounce" or staging.product.unit is not None:
         return True
     if tails == "mask":
         return vector.mask is not None
@@ -287,15 +282,17 @@ def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
 
 
 def _check_fits(
-    plan: Plan,
+    problem: Problem,
     vector: Vector,
     rows: int,
     vectors: int,
     request: TileRequest,
     tile: tuple[int, int],
 ) -> None:
-    if shape_of(plan.target, vector, rows, vectors, False, request) is None:
-        raise does_not_fit(plan.target, vector, rows, vectors, False, request, tile, plan.along)
+    if shape_of(problem.target, vector, rows, vectors, False, request) is None:
+        raise does_not_fit(
+            problem.target, vector, rows, vectors, False, request, tile, problem.along
+        )
 
 
 def _tiled(
@@ -304,21 +301,21 @@ def _tiled(
     """Yield the asked tile where it is whole, and separate regions for the tails."""
     height, width = min(tile[0], rows), min(tile[1], columns)
     whole_rows, whole_columns = rows // height * height, columns // width * width
-    overlap = plan.schedule.tails == "overlap"
+    overlap = plan.problem.schedule.tails == "overlap"
     if overlap:
         _check_overlap(plan, request, (rows, columns), tile)
     for start, columns_of_one, count in _cuts(columns, width, overlap):
         for vector, part in _whole_parts(plan, start, columns_of_one, count):
-            _check_fits(plan, vector, height, part.units, request, tile)
+            _check_fits(plan.problem, vector, height, part.units, request, tile)
             for first, rows_of_one, times in _cuts(rows, height, overlap):
                 across = Part(Integer(first), Integer(rows_of_one), rows_of_one, Integer(times))
-                yield _region(plan, vector, part, across, request)
+                yield _region(plan.problem, vector, part, across, request)
     if overlap:
         return
     if whole_columns < columns:
-        yield from _free(plan, (0, rows), (whole_columns, columns), request)
+        yield from _free(plan.staging, (0, rows), (whole_columns, columns), request)
     if whole_rows < rows:
-        yield from _free(plan, (whole_rows, rows), (0, whole_columns), request)
+        yield from _free(plan.staging, (whole_rows, rows), (0, whole_columns), request)
 
 
 def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]]:
@@ -331,10 +328,10 @@ def _check_overlap(
     plan: Plan, request: TileRequest, sizes: tuple[int, int], tile: tuple[int, int]
 ) -> None:
     spec = plan.spec
-    if request.reads_c or set(plan.outer) & {"b", "k"}:
+    if request.reads_c or set(plan.nest.outer) & {"b", "k"}:
         raise ScheduleError(
             "tails='overlap' computes elements twice, which is wrong when C is read",
-            got=f"beta={spec.beta}, loops={plan.outer + plan.inner!r}",
+            got=f"beta={spec.beta}, loops={plan.nest.outer + plan.nest.inner!r}",
             expected="beta=0 and no b or k left of the last m or n",
             hint="tails='auto'",
         )
@@ -356,8 +353,8 @@ def _check_overlap(
 def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tuple[Vector, Part]]:
     """Yield a tile's width in one vector type, or in adjacent parts of narrower types."""
     vector = _vector_for(plan, width)
-    lanes = _lanes(plan, vector)
-    wide = plan.vectors
+    lanes = plan.problem.lanes_of(vector)
+    wide = plan.staging.vectors
     if width % lanes == 0 and vector.lanes < wide[0].lanes and width > vector.lanes:
         whole = next(v for v in wide if v.lanes <= width)
         head = width // whole.lanes * whole.lanes
@@ -380,39 +377,39 @@ def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector,
 
 
 def _free(
-    plan: Plan, rows: tuple[int, int], columns: tuple[int, int], request: TileRequest
+    staging: Staging, rows: tuple[int, int], columns: tuple[int, int], request: TileRequest
 ) -> Iterator[Region]:
     """Yield the cost model's cut of a block of fixed size into nearly equal parts."""
+    problem = staging.problem
     height, width = rows[1] - rows[0], columns[1] - columns[0]
-    ranked = ranking(plan.target, height, width, _may_cut(plan, request), request)
+    ranked = ranking(problem.target, height, width, _may_cut(staging, request), request)
     choice = ranked[0]
-    search = _search(plan, ranked, {plan.across: height, plan.along: width}, request)
+    search = _search(problem, ranked, {problem.across: height, problem.along: width}, request)
     covered = columns[0]
-    for part, end in _along_parts(plan, choice, columns):
+    for part, end in _along_parts(problem, choice, columns):
         covered = end
         first = rows[0]
         for size, count in choice.across:
             across = Part(Integer(first), Integer(size), size, Integer(count))
             first += size * count
-            yield _region(plan, choice.vector, part, across, request, search)
+            yield _region(problem, choice.vector, part, across, request, search)
     if covered < columns[1]:
-        yield from _free(plan, rows, (covered, columns[1]), request)
+        yield from _free(staging, rows, (covered, columns[1]), request)
 
 
 def _many_rows(
     plan: Plan, across: Expr, columns: int, ranked: Sequence[Choice], request: TileRequest
 ) -> Iterator[Region]:
     """Yield the cost model's cut of ``columns`` elements along, for any number of rows."""
-    search, best = _search(plan, ranked, {}, request), ranked[0]
+    search, best = _search(plan.problem, ranked, {}, request), ranked[0]
     for other in _parts_across(plan, across, best.across[0][0]):
-        own = _for_rows(plan, best, ranked, other.units, request)
-        axis = Axis(own.vector, tuple(part for part, _ in _along_parts(plan, own, (0, columns))))
-        yield from _side_by_side(plan, axis, (other,), request, search)
+        own = _for_rows(best, ranked, other.units)
+        parts = _along_parts(plan.problem, own, (0, columns))
+        axis = Axis(own.vector, tuple(part for part, _ in parts))
+        yield from _side_by_side(plan.problem, axis, (other,), request, search)
 
 
-def _for_rows(
-    plan: Plan, best: Choice, ranked: Sequence[Choice], rows: int, request: TileRequest
-) -> Choice:
+def _for_rows(best: Choice, ranked: Sequence[Choice], rows: int) -> Choice:
     """Return the cut for the remaining ``rows`` rows, with the columns of ``best``.
 
     Other columns are used if they save the share ``WORTH``, because few rows have few chains.
@@ -430,10 +427,10 @@ def _alike(choice: Choice, other: Choice) -> bool:
 
 
 def _along_parts(
-    plan: Plan, choice: Choice, columns: tuple[int, int]
+    problem: Problem, choice: Choice, columns: tuple[int, int]
 ) -> Iterator[tuple[Part, int]]:
     """Yield whole parts; the last one ends where the elements end."""
-    lanes = _lanes(plan, choice.vector)
+    lanes = problem.lanes_of(choice.vector)
     start = columns[0]
     for vectors, count in choice.along:
         size = vectors * lanes
@@ -447,30 +444,31 @@ def _along_parts(
             return
 
 
-def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterator[Axis]:
+def _along_axes(staging: Staging, total: Expr, vector: Vector, vectors: int) -> Iterator[Axis]:
     """Yield parts along a size known only at the call: whole tiles, smaller ones, then a tail.
 
     If there is a tile for each number of rows, fewer sizes are used to limit the code.
     """
-    lanes = _lanes(plan, vector)
+    lanes = staging.problem.lanes_of(vector)
     fixed = value(total)
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
     tail = mod(total, lanes)
-    parts = list(cut(total, vectors, lanes, tail=False, by=4 if plan.even_across else 2))
+    parts = list(cut(total, vectors, lanes, tail=False, by=4 if staging.even_across else 2))
     start = total - tail
     if tail == 0:
         yield Axis(vector, tuple(parts))
         return
     tail_value = value(tail)
-    if _masks(plan, vector) or (tail_value is not None and _maskable(plan, vector, tail_value)):
+    able = tail_value is not None and _maskable(staging, vector, tail_value)
+    if _masks(staging, vector) or able:
         exists = ONE if tail_value else positive_part(tail, lanes)
         parts.append(perhaps(start, tail, 1, exists))
         yield Axis(vector, tuple(parts))
         return
     yield Axis(vector, tuple(parts))
     least, last = lanes, vector
-    for size, narrow in _narrow_sizes(plan, vector):
+    for size, narrow in _narrow_sizes(staging, vector):
         count = div(tail, size)
         if count != 0:
             yield Axis(narrow, (Part(start, Integer(size), 1, count),))
@@ -480,11 +478,12 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         yield Axis(last, (perhaps(start, Integer(size), 1, equals_part(tail, size, least)),))
 
 
-def _masks(plan: Plan, vector: Vector) -> bool:
+def _masks(staging: Staging, vector: Vector) -> bool:
     """True if one vector of this type can compute any number of lanes of C, by a mask."""
-    if plan.product.unit is not None:
+    if staging.product.unit is not None:
         return True
-    cuts = plan.schedule.tails in ("auto", "mask") and not plan.transposed and not plan.dot
+    tails = staging.problem.schedule.tails in ("auto", "mask")
+    cuts = tails and not staging.transposed and not staging.problem.dot
     return vector.mask is not None and cuts
 
 
@@ -511,21 +510,24 @@ def _wide_tails(
     at most half of its last vector, a tile of narrower vectors is used if that saves the share
     ``WORTH``.
     """
-    if not _masks(plan, vector) or plan.panel_tile is not None:
-        return ()
-    if value(total) is not None:
+    cut = plan.nest.panel_tile is not None or value(total) is not None
+    if cut or not _masks(plan.staging, vector):
         return ()
     half = next((v for v in request.vectors if 2 * v.lanes == vector.lanes), None)
-    found: list[_Tail] = []
+    table, found = tile_table(plan.target, request), list[_Tail]()
+
+    def tail(vector: Vector, units: int, least: int, most: int) -> _Tail | None:
+        tile = table.best(vector, rows, units, True)
+        return tile and _Tail(vector, units, least, most, tile.cycles)
+
     for units in range(1, vectors + 1):
         first, end = (units - 1) * vector.lanes, units * vector.lanes
-        wide = _tail(plan, vector, units, rows, (first + 1, end - 1), request)
+        wide = tail(vector, units, first + 1, end - 1)
         if wide is None:
             return ()
         narrow = None
-        if half is not None and _masks(plan, half):
-            fewer = (first + 1, first + half.lanes)
-            narrow = _tail(plan, half, 2 * units - 1, rows, fewer, request)
+        if half is not None and _masks(plan.staging, half):
+            narrow = tail(half, 2 * units - 1, first + 1, first + half.lanes)
         if narrow is not None and narrow.cycles < (1 - WORTH) * wide.cycles:
             found.append(narrow)
             wide = replace(wide, least=narrow.most + 1)
@@ -533,19 +535,6 @@ def _wide_tails(
         if units < vectors:
             found.append(replace(wide, least=end, most=end))
     return tuple(found)
-
-
-def _tail(
-    plan: Plan,
-    vector: Vector,
-    units: int,
-    rows: int,
-    limits: tuple[int, int],
-    request: TileRequest,
-) -> _Tail | None:
-    """Return the tile for a remainder within ``limits``; None if it does not fit the registers."""
-    found = tile_table(plan.target, request).best(vector, rows, units, True)
-    return None if found is None else _Tail(vector, units, *limits, found.cycles)
 
 
 def _in_one_tile(
@@ -563,25 +552,25 @@ def _in_one_tile(
         yield Axis(tail.vector, (perhaps(start, size, tail.units, exists),))
 
 
-def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
+def _narrow_sizes(staging: Staging, vector: Vector) -> Iterator[tuple[int, Vector]]:
     """Yield the parts of a tail, largest first: partial accesses of ``vector``, narrower
     vectors.
     """
-    sizes = {v.lanes: v for v in plan.vectors if v.lanes < vector.lanes}
-    if plan.schedule.tails != "mask" and not plan.padded:
+    sizes = {v.lanes: v for v in staging.vectors if v.lanes < vector.lanes}
+    if staging.problem.schedule.tails != "mask" and not staging.padded:
         sizes |= {s: vector for s in vector.partial_load if not s & (s - 1)}
     yield from sorted(sizes.items(), key=lambda item: -item[0])
 
 
 def _region(
-    plan: Plan,
+    problem: Problem,
     vector: Vector,
     along: Part,
     across: Part,
     request: TileRequest,
     search: Search | None = None,
 ) -> Region:
-    lanes = _lanes(plan, vector)
+    lanes = problem.lanes_of(vector)
     active = None if along.size == along.units * lanes else along.size - (along.units - 1) * lanes
     overlapped = (
         active is not None
@@ -589,10 +578,17 @@ def _region(
         and not request.cuts_tail(vector, along.units)
     )
     masked = active is not None and vector.mask is not None and not overlapped
-    found = fitting(plan.target, vector, across.units, along.units, masked, request)
+    found = fitting(problem.target, vector, across.units, along.units, masked, request)
     if found is None:
         tile = (across.units, along.units * lanes)
         raise does_not_fit(
-            plan.target, vector, across.units, along.units, masked, request, tile, plan.along
+            problem.target,
+            vector,
+            across.units,
+            along.units,
+            masked,
+            request,
+            tile,
+            problem.along,
         )
     return Region(found, along, across, None if overlapped else active, overlapped, search)

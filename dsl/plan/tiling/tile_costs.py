@@ -39,7 +39,7 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     step = _fed(shape, core, own, request)
     outputs, core = shape.outputs, own.core
     around = core.idle * own.latency
-    if not request.streams:
+    if not request.read_once:
         # Stores at the end of a tile take time, unless the core waits for memory anyway.
         around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core) if shape.k_split > 1 else 0.0
@@ -49,7 +49,7 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
         around += shape.unit.latency + outputs / core.stores
     if request.reads_c:
         around += outputs / core.loads
-    if shape.vectors * shape.vector.nbytes < request.passing:
+    if shape.vectors * shape.vector.nbytes < request.c_row:
         around += shape.rows * core.line / core.caches[-1].rate
     if request.transposed:
         blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
@@ -68,21 +68,21 @@ def _fed(shape: TileShape, core: Core, own: Rates, request: TileRequest) -> floa
       Vectors of a packed block arrive while multiply-adds run. A wider tile needs more of them.
     - Elements of the operand across the vectors come from L2 for the rows that L1 cannot keep. If
       the row stride of a panel is known only at the call, this is assumed for all rows.
-    - If a block exceeds L1 as a whole (``beyond``), each step waits once, however wide the tile is.
+    - If a block exceeds L1 (``exceeds_l1``), each step waits once, however wide the tile is.
     """
     step, late = step_cycles(shape, core, own), core.line / core.second.rate
-    if request.long:
+    if request.unprefetched:
         more = max(0, shape.rows - LINES) + max(0, shape.vectors - LINES)
         return step + more * UNASKED * late
-    if request.streams:
+    if request.read_once:
         lines = shape.vectors * shape.vector.nbytes / core.line
         return max(step, lines / FEEDS * late) + EXPOSED * late
-    along, across = request.kept
-    if request.far:
+    along, across = request.l1_rows
+    if request.from_l2:
         return max(step, shape.loads * late) + max(0.0, shape.rows - across) * late
     size = shape.vectors * shape.vector.nbytes
     waits, arrives = max(0.0, shape.rows - across) / shape.group, 0.0
-    if along == inf and request.beyond:
+    if along == inf and request.exceeds_l1:
         step += core.overlap * size / core.line * late
     if along < inf:
         lines = size / core.line + (1 if request.stride % core.line else 0)
@@ -90,7 +90,7 @@ def _fed(shape: TileShape, core: Core, own: Rates, request: TileRequest) -> floa
         if near or request.stride:
             arrives = 0.0 if near else lines / FEEDS
             waits += lines * GONE if near else lines if size < request.stride else 0.0
-            waits += request.beyond
+            waits += request.exceeds_l1
         else:
             elements = shape.rows * request.product.depth * ITEMSIZE[request.product.across]
             waits += lines + 1 + UNASKED * elements / core.line
@@ -123,8 +123,8 @@ class TileTable:
     """The cheapest tile of each size for a request on a target, estimated at the first use."""
 
     def __init__(self, target: Target, request: TileRequest) -> None:
-        self.target, self.request = target, request
-        self._shapes = _shapes(target.registers, request)
+        self.target, self.request, self._free = target, request, request.free(target)
+        self._shapes = _shapes(target.registers, request.without_costs)
         self._best: dict[Size, Costed | None] = {}
         self._fits: dict[Size, bool] = {}
 
@@ -151,24 +151,33 @@ class TileTable:
 
     def _legal(self, vector: Vector, rows: int, vectors: int, masked: bool) -> Iterator[TileShape]:
         """Yield each tile of this size that fits the registers."""
-        target, request = self.target, self.request
-        free = request.free(target)
-        for way in request.ways(vector):
-            if not way.serves(rows, vectors):
+        for way in self.request.ways(vector):
+            limited = way.sizes != "any" or way.one.op.within
+            if limited and not way.serves(rows, vectors):
                 continue
             taken = way.taken(rows, vectors)
-            for split in request.splits:
-                if split * taken <= free:
+            for split in self.request.splits:
+                if split * taken <= self._free:
                     shape = way.shape(rows, vectors, split, masked)
-                    if request.fits(shape.budget, target):
+                    if self.holds(shape.budget):
                         yield shape
+
+    def holds(self, budget: Budget) -> bool:
+        """Return True if the target has enough registers for ``budget``."""
+        accumulators, along, across, masks, registers, unit = budget
+        beside = (along + across + masks) * registers
+        if (accumulators if unit else accumulators * registers + beside) > self._free:
+            return False
+        sums = self.request.sums
+        taken = sums.aliases * accumulators + beside if sums else 0
+        return taken <= self.target.registers - self.request.spare
 
     def fits(self, vector: Vector, rows: int, vectors: int, masked: bool) -> bool:
         """Return True if a tile of this size fits with the fewest accumulator sets."""
         key = vector, rows, vectors, masked
         if key not in self._fits:
             least = need(vector, rows, vectors, masked, self.request)
-            self._fits[key] = self.request.fits(least, self.target)
+            self._fits[key] = self.holds(least)
         return self._fits[key]
 
 
@@ -228,14 +237,14 @@ def fitting(
 
     The result is None if no tile of this size fits the registers.
     """
-    free = request.free(target)
+    table = tile_table(target, request)
     found: list[tuple[float, int, TileShape]] = []
     least: dict[int, int] = {}
     for split in request.splits:
         for shape in tile_shapes(vector, rows, vectors, split, masked, request):
             registers = shape.budget.total
             least[split] = min(registers, least.get(split, registers))
-            if request.fits(shape.budget, target):
+            if table.holds(shape.budget):
                 found.append((tile_cycles(shape, target.core, request), split, shape))
     if not found:
         return None
@@ -248,7 +257,7 @@ def fitting(
         other = Sets(next_best[1], next_best[0], next_best[2].budget.total)
     elif others:
         other = Sets(others[0], None, least[others[0]])
-    return Fitting(shape, cycles, other, free)
+    return Fitting(shape, cycles, other, request.free(target))
 
 
 def need(vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest) -> Budget:

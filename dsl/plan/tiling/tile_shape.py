@@ -91,7 +91,7 @@ class TileShape:
     - ``bands`` and ``columns``: rows and columns of accumulators. ``outputs``: vectors of C.
     - In a K step, ``multiply_adds``, their instructions (``arithmetic``), ``loads`` (of a matrix
       unit, rows that are loaded), and ``issued``, the instructions of both. A multiply-add that
-      reads memory counts as one instruction.
+      reads memory counts as one instruction. ``narrow_loads`` read a single element.
     """
 
     vector: Vector
@@ -125,11 +125,19 @@ class TileShape:
     multiply_adds: int = field(init=False, repr=False, compare=False)
     arithmetic: int = field(init=False, repr=False, compare=False)
     loads: float = field(init=False, repr=False, compare=False)
+    narrow_loads: int = field(init=False, repr=False, compare=False)
     issued: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         bands, columns = -(-self.rows // self.height), self.vectors * self.parts
-        loads, arithmetic = self._loads(bands, columns), bands * columns * self.instructions
+        arithmetic, loads = bands * columns * self.instructions, float(columns + bands)
+        narrow = self.form in ("memory", "broadcast") or (self.form == "scalar" and self.apart)
+        if self.unit is not None:
+            loads = self.rows + self.groups * columns
+        elif self.form in ("lane_k", "repeat"):
+            loads = self.vectors + self.rows / self.group
+        elif self.form == "lane_s":
+            loads = self.vectors - (-self.rows // self.lanes)
         vars(self).update(
             bands=bands,
             columns=columns,
@@ -137,26 +145,9 @@ class TileShape:
             multiply_adds=bands * columns,
             arithmetic=arithmetic,
             loads=loads,
+            narrow_loads=bands if narrow else 0,
             issued=arithmetic + (columns if self.form == "memory" else loads),
         )
-
-    def of_size(self, rows: int, vectors: int, k_split: int, hold: str, masked: bool) -> TileShape:
-        """Return this tile with another size. A search makes thousands; ``replace`` is too slow."""
-        made = object.__new__(TileShape)
-        vars(made).update(
-            vars(self), rows=rows, vectors=vectors, k_split=k_split, hold=hold, masked=masked
-        )
-        made.__post_init__()
-        return made
-
-    def _loads(self, bands: int, columns: int) -> float:
-        if self.unit is not None:
-            return self.rows + self.groups * columns
-        if self.form in ("lane_k", "repeat"):
-            return self.vectors + self.rows / self.group
-        if self.form == "lane_s":
-            return self.vectors - (-self.rows // self.lanes)
-        return columns + bands
 
     @property
     def lanes(self) -> int:
@@ -246,11 +237,6 @@ class TileShape:
             beyond = self.vectors * (size - gcd(self.stride, size))
         return self.loads + beyond / core.line * core.crossing
 
-    @property
-    def narrow_loads(self) -> int:
-        """The number of loads of a K step that read a single element, which is broadcast."""
-        return self.bands if self.form in ("memory", "broadcast") or self.apart else 0
-
 
 # --- requests and forms of tiles -----------------------------------------------------------------
 
@@ -278,7 +264,7 @@ class TileRequest:
     - ``overlaps``: the last vector of a tile may overlap the one before. ``padded``: the last
       vector is computed and loaded as a whole, even if part of it lies outside.
     - ``stride``: bytes between the vectors of one step and the next. ``lines``: as in
-      ``TileShape``. ``offsets``: True if the offsets of rows across are known.
+      ``TileShape``. ``fixed_offsets``: True if the offsets of rows across are known.
 
     Conversions:
 
@@ -289,13 +275,19 @@ class TileRequest:
 
     Caches:
 
-    - ``places``: maximum number of rows of a tile, those that fit in L1 at once; None for no limit.
-    - ``kept``: numbers of rows along the vectors, and across, that L1 keeps if read in place.
-    - ``far``: a matrix unit reads from L2.
-    - ``passing``: bytes of a row of C if C goes to memory, else 0.
-    - ``streams``: few rows are multiplied by a matrix that is read once from a far cache or memory.
-    - ``long``: vectors run along rows that do not follow each other in memory.
-    - ``beyond``: tiles read more along the vectors than L1 holds.
+    - ``row_limit``: the most rows of a tile if each row is read from another place and L1 holds
+      only this many of them at once; None for no limit.
+    - ``l1_rows``: the numbers of rows of the operands along and across the vectors that L1 holds at
+      once, if they are read in place; infinite otherwise.
+    - ``from_l2``: True if a matrix unit reads from L2 because L1 is too small.
+    - ``c_row``: the bytes of a row of C if C exceeds L2, else 0.
+    - ``read_once``: True if C has few rows, so that the other matrix is read once, from memory.
+    - ``unprefetched``: True if vectors run along rows that are too long for a core to prefetch the
+      next one.
+    - ``exceeds_l1``: True if tiles read more along the vectors than L1 holds.
+
+    The fields of "Caches" and ``steps``, ``reads_c``, ``transposed`` and ``overlaps`` change the
+    cost of a tile, but not which tiles exist (``without_costs``).
     """
 
     product: Product
@@ -319,15 +311,24 @@ class TileRequest:
     scalars_apart: bool = False
     scaled: Scaled | None = None
     several: tuple[int, ...] = ()
-    places: int | None = None
-    far: bool = False
-    kept: tuple[float, float] = (inf, inf)
-    passing: int = 0
+    row_limit: int | None = None
+    from_l2: bool = False
+    l1_rows: tuple[float, float] = (inf, inf)
+    c_row: int = 0
     shifted: bool = False
-    streams: bool = False
-    long: bool = False
-    beyond: bool = False
-    offsets: bool = False
+    read_once: bool = False
+    unprefetched: bool = False
+    exceeds_l1: bool = False
+    fixed_offsets: bool = False
+
+    @property
+    def without_costs(self) -> TileRequest:
+        """The request with defaults for all that does not decide which tiles exist."""
+        return replace(
+            self, steps=0, reads_c=False, transposed=False, overlaps=False, row_limit=None,
+            from_l2=False, l1_rows=(inf, inf), c_row=0, read_once=False, unprefetched=False,
+            exceeds_l1=False, fixed_offsets=False,
+        )  # fmt: skip
 
     def free(self, target: Target) -> int:
         """Return the number of registers that accumulators can have.
@@ -337,20 +338,11 @@ class TileRequest:
         unit = self.unit or self.sums
         return unit.registers[self.product.summed] if unit else target.registers - self.spare
 
-    def fits(self, budget: Budget, target: Target) -> bool:
-        """Return True if the target has enough registers for ``budget``."""
-        accumulators, along, across, masks, registers, unit = budget
-        beside = (along + across + masks) * registers
-        if (accumulators if unit else accumulators * registers + beside) > self.free(target):
-            return False
-        taken = self.sums.aliases * accumulators + beside if self.sums else 0
-        return taken <= target.registers - self.spare
-
     def most_rows(self, target: Target) -> int:
         """Return a number of rows that no tile reaches, as the end of a range."""
         unit = self.unit or self.sums
         most = self.free(target) * (unit.rows if unit else 1)
-        return (most if self.places is None else min(most, self.places)) + 1
+        return (most if self.row_limit is None else min(most, self.row_limit)) + 1
 
     def cuts_tail(self, vector: Vector, vectors: int) -> bool:
         """Return True if a tile's last vector is shortened and does not overlap the one before."""
@@ -429,14 +421,20 @@ class Way:
         return -(-rows // one.height) * vectors * one.parts * registers
 
     def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
-        """Return the tile of this size and form, with ``split`` sets of accumulators."""
-        one = self.one
+        """Return the tile of this size and form, with ``split`` sets of accumulators.
+
+        A search makes thousands of them, for which ``replace`` is too slow.
+        """
+        one, made = self.one, object.__new__(TileShape)
         hold: str = self.hold
         if not hold:
             hold = "along" if vectors * one.parts <= -(-rows // one.height) else "across"
-        return one.of_size(
-            rows, vectors, split, hold, masked if self.masked is None else self.masked
+        masked = masked if self.masked is None else self.masked
+        vars(made).update(
+            vars(one), rows=rows, vectors=vectors, k_split=split, hold=hold, masked=masked
         )
+        made.__post_init__()
+        return made
 
 
 def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:

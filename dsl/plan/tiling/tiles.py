@@ -5,8 +5,8 @@ The planner makes them once. The lowering turns them into code, and ``explain`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from typing import Literal
 
@@ -298,6 +298,14 @@ Step = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """All register tiles of a plan, and the loops around them for each pass through C."""
+
+    passes: Mapping[Phase, Step] = field(default_factory=dict, hash=False)
+    tiles: tuple[RegisterTile, ...] = ()
+
+
 #: If a matrix register holds a whole block of K, a trip of the K loop has this number of blocks.
 #: It has several blocks, because each trip waits at its end for the sums of its last block.
 BLOCKS = 4
@@ -443,7 +451,7 @@ def grids_of(step: Step) -> Iterator[Grid]:
     if isinstance(step, Grids):
         yield from (grid for cell in step.cells for grid in cell.grids)
         return
-    for held in (getattr(step, field.name) for field in fields(step)):
+    for held in (getattr(step, part.name) for part in fields(step)):
         for each in held if isinstance(held, tuple) else (held,):
             if isinstance(each, Step):
                 yield from grids_of(each)

@@ -29,6 +29,6 @@ def main_tiles(plan: Plan, schedule: tw.Schedule) -> list[tuple[object, ...]]:
     """The tiles of the size that ``schedule`` says; what they leave over is cut as it fits."""
     return [
         (tile.shape, tile.mr, tile.nr, tile.steps, tile.phase)
-        for tile in plan.tiles
+        for tile in plan.tiling.tiles
         if (tile.mr, tile.nr) == schedule.tile
     ]
