@@ -325,5 +325,5 @@ def _tile_rows(step: Step) -> int:
     """Return the rows of a stage's largest register tile; 8 for a row program."""
     if not step.is_product:
         return 8
-    tiles = step.plan.nests[0].tiles  # type: ignore[union-attr]
+    tiles = step.plan.nests[0].tiling.tiles  # type: ignore[union-attr]
     return max((int(tile.shape.rows) for tile in tiles), default=1)
