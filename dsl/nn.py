@@ -33,7 +33,7 @@ from tilewright.spec.network.views import (
     split,
     take,
 )
-from tilewright.spec.sizes import Dim, real_number, whole_number
+from tilewright.spec.sizes import Dim, Size, real_number, whole_number
 from tilewright.spec.types import DTypeLike, TypeName, is_integer, type_name
 
 __all__ = [
@@ -152,13 +152,13 @@ def mean(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
 
 
 @spelled(SpecTypeError)
-def extent(dim: Dim) -> Expression:
+def extent(dim: Size) -> Expression:
     """Return a size that is known only at the call, as a number to compute with.
 
     Parameters
     ----------
     dim : Dim
-        The ``tw.dim`` of a size of one of the tensors.
+        The ``tw.dim`` of a size of one of the tensors, or a product of such dims.
 
     Returns
     -------

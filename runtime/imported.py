@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tilewright.errors import SpecError
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression.products import Weight
 from tilewright.spec.names import check_name
 from tilewright.spec.network.value import TAKEN, Network
@@ -72,7 +73,7 @@ class Constants:
     """The constants of a file that become weights of the network: arrays by key."""
 
     names: Names = field(default_factory=Names)
-    arrays: dict[str, Array] = field(default_factory=dict)
+    arrays: dict[str, Any] = field(default_factory=dict)
     _found: dict[tuple[int, str], tuple[object, Weight]] = field(default_factory=dict)
 
     def weight(
@@ -86,6 +87,16 @@ class Constants:
             shape = tuple(map(int, array.shape))
             # ``source`` is kept, so that its ``id`` stays its own.
             self._found[place] = source, Weight(SPACE, key, type_, shape)
+        return self._found[place][1]
+
+    def low_bit(self, source: object, name: str, matrix: QuantizedMatrix) -> Weight:
+        """Return the weight that holds a low-bit matrix, made of the constant ``source``."""
+        place = id(source), "low-bit"
+        if place not in self._found:
+            key = self.names.another(name or "constant", f"a weight of {SPACE}")
+            self.arrays[key] = matrix
+            shape = tuple(map(int, matrix.shape))
+            self._found[place] = source, Weight(SPACE, key, "f32", shape, matrix.format)
         return self._found[place][1]
 
     def model(self, network: Network) -> Model:

@@ -37,6 +37,9 @@ class MoveAccess:
         #: The element type of a register of words. Elements of 32 and 64 bits are words themselves.
         self.word = move.source.type if self.together == 1 else "s32"
         self.masks: set[str] = set()
+        #: The lines of a block, and the pairs of vectors that were read from shared bytes.
+        self.block_lines = 0
+        self.pairs: dict[tuple[int, int], list[Register]] = {}
         self.networks = 0
 
     def program(self, name: str, summary: str = "") -> TileProgram:

@@ -94,6 +94,7 @@ class MoveTile(MoveAccess):
         known = value(ONE * lines)
         parts = [(0, lines)]
         if known is not None:
+            self.block_lines = known
             parts = [(at, min(self.lanes, known - at)) for at in range(0, known, self.lanes)]
         vectors = (moving(first, some, depth) for first, some in parts)
         for _ in zip(*vectors, strict=True):  # store a group of every line, then the next group
@@ -388,9 +389,9 @@ class MoveTile(MoveAccess):
         left = None if some == self.lanes else ONE * some
         if source.fields > 1:
             yield from self._read_fields(first, some, depth)
-        elif source.along and not self.move.easy:
+        elif source.along and self.lanes > 1 and not self.move.easy:
             yield from self._read_turned(first, some, depth)
-        elif source.along:
+        elif source.along and self.lanes > 1:
             for number, word in enumerate(self._read_words(first, some, depth)):
                 at = number * self.together
                 yield from (
@@ -415,16 +416,24 @@ class MoveTile(MoveAccess):
                 for place in range(there):
                     yield self._field(self.emitter.take(word), place)
             return
-        byte, place = divmod(first, fields)
-        count = -(-(place + some) // fields)
-        left = None if count == self.lanes else Integer(count)
         for k in range(depth):
-            found = self._loaded(self._at("x", source, byte, k), left, f"x{first}_{k}")
             if self.lanes == 1:
+                byte, place = divmod(first, fields)
+                found = self._loaded(self._at("x", source, byte, k), None, f"x{first}_{k}")
                 yield self._field(found, place)
                 continue
-            pair = [self.emitter.register(self._field(found, place)) for place in range(2)]
-            yield self.emitter.take(self._zipped(pair, apart=False)[0])
+            if first % (2 * self.lanes) == 0:
+                self.pairs[first, k] = self._pair(first, k)
+            both = self.pairs[first // (2 * self.lanes) * 2 * self.lanes, k]
+            yield self.emitter.take(both[first // self.lanes % 2])
+
+    def _pair(self, first: int, k: int) -> list[Register]:
+        """Return an element of each line from ``first`` on, in two vectors across lines."""
+        count = -(-min(2 * self.lanes, self.block_lines - first) // 2)
+        left = None if count == self.lanes else Integer(count)
+        found = self._loaded(self._at("x", self.move.source, first // 2, k), left, f"x{first}_{k}")
+        fields = [self.emitter.register(self._field(found, place)) for place in range(2)]
+        return self._zipped(fields, apart=False)
 
     def _read_turned(self, first: int, some: int, depth: int) -> Iterator[Element]:
         """Yield elements that are converted by loads along the depth, and transposed then."""

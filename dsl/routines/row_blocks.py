@@ -18,6 +18,7 @@ from tilewright.ir.nest import (
     Pack,
     Program,
     names_used,
+    operands_of,
     renamed,
 )
 from tilewright.ir.nodes import mapped, rewritten, walk
@@ -101,6 +102,8 @@ def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
     ]
     fills = [b for stage in stages for b in stage.fills if b.name not in block.private]
     program = in_order(inner)
+    if not operands_of(program.nest):
+        return Stage(replace(program, nest=()), tuple(fills))  # arrays without columns
     packs = [pack for _, pack in lifted if pack is not None]
     program = replace(program, nest=_loops(block, program.nest, bool(packs)))
     for pack in reversed(packs):

@@ -72,7 +72,8 @@ class Matrix:
     @property
     def nibbles(self) -> bool:
         """True if two elements share a byte."""
-        return isinstance(self.type, str) and self.type in NIBBLES
+        given: object = self.type
+        return isinstance(given, str) and given in NIBBLES
 
 
 #: Bytes of a group of elements, by its bits.
@@ -201,7 +202,7 @@ class Packed:
 
 
 def _parsed(
-    format: str, type_: TypeName, others: dict[str, object]
+    format: object, type_: TypeName, others: dict[str, object]
 ) -> tuple[int | None, int | None]:
     """Return the columns of a block and the rows of a panel of a packed format's text."""
     found = _FORMAT.fullmatch(format) if isinstance(format, str) else None

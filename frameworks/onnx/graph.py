@@ -9,7 +9,7 @@ import onnx
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.runtime.imported import Constants
 
-from . import einsum, elementwise, indices, learned, moves, products, quantized, rows  # noqa: F401 (they register)
+from . import einsum, elementwise, indices, learned, low_bit, moves, products, quantized, rows  # noqa: F401 (they register)
 from .fold import folded
 from .node import OPERATORS, Node, defined, title
 from .values import Known, Value

@@ -16,6 +16,7 @@ from tilewright.spec.expression.tensors import size as extent
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import accumulator
 
+from .low_bit import matrix_of
 from .node import Node, operator
 from .values import Integers, Known, Traced, Value
 
@@ -62,6 +63,9 @@ def product(node: Node, a: Known | Traced, b: Known | Traced) -> Expression:
                 return _of_integers(node, left, b, right)
         elif isinstance(b, Traced) and _along(dequantized(b.expression), -2) is not None:
             return nn.product(a.expression, b.expression)
+    matrix = matrix_of(b.blocks) if isinstance(b, Known) and b.blocks is not None else None
+    if isinstance(a, Traced) and isinstance(b, Known) and matrix is not None:
+        return a.expression @ node.found.low_bit(b.array, b.name, matrix)
     return _plain(_operand(node, a, "A"), _operand(node, b, "B"))
 
 

@@ -23,7 +23,7 @@ from tilewright.spec.types import is_integer, type_name
 from .elementwise import saturated
 from .node import Node, operator
 from .products import product, turned
-from .values import FLOATING, Integers, Known, Traced, Value, type_of
+from .values import FLOATING, Blocks, Integers, Known, Traced, Value, type_of
 
 Result = Sequence[Value | None]
 #: Types of quantized numbers that tensors have.
@@ -166,7 +166,11 @@ def _known(node: Node, value: Known, scale: int, to: str) -> Known:
     if value.type in ("s8", "u8") and zero.min() == zero.max() and scales.ndim < 2:
         axis = node.axis(default=1, of=whole.ndim) if scales.size > 1 else 1
         integers = Integers(value.array, scales, int(zero.flat[0]), axis)
-    return Known(found.astype(kind), value.name, integers)
+    blocks = None
+    if size := int(node.attribute("block_size", 0)):
+        zeros = node.constant(scale + 1, "a zero point") if node.given(scale + 1) else None
+        blocks = Blocks(value.array, scales, zeros, size, node.axis(default=1, of=whole.ndim))
+    return Known(found.astype(kind), value.name, integers, blocks)
 
 
 def _numbers(node: Node, index: int, like: Array) -> Array:

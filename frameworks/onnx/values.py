@@ -56,16 +56,38 @@ class Integers:
 
 
 @dataclass(frozen=True, eq=False)
+class Blocks:
+    """The elements of few bits that a constant is dequantized from.
+
+    ``scales`` and ``zeros`` are those of stretches of ``size`` elements along ``axis``.
+    """
+
+    array: Array
+    scales: Array
+    zeros: Array | None
+    size: int
+    axis: int
+
+    @cached_property
+    def turned(self) -> Blocks:
+        """The blocks of the transposed matrix."""
+        zeros = None if self.zeros is None else self.zeros.T
+        return Blocks(self.array.T, self.scales.T, zeros, self.size, 1 - self.axis)
+
+
+@dataclass(frozen=True, eq=False)
 class Known:
     """A constant, called ``name`` in the file.
 
     An array of type object holds the sizes of a tensor: ints, and dims of the call. ``integers``
-    are those of a dequantized constant, for products of integers.
+    are those of a dequantized constant, for products of integers. ``blocks`` are its elements if
+    it has a scale for each block.
     """
 
     array: Array
     name: str = ""
     integers: Integers | None = None
+    blocks: Blocks | None = None
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -83,7 +105,8 @@ class Known:
     def turned(self) -> Known:
         """The transposed matrix."""
         integers = None if self.integers is None else self.integers.turned
-        return Known(self.array.T, self.name, integers)
+        blocks = None if self.blocks is None else self.blocks.turned
+        return Known(self.array.T, self.name, integers, blocks)
 
     @property
     def symbolic(self) -> bool:

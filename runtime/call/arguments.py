@@ -427,7 +427,8 @@ def check_readable(signature: Signature) -> None:
         raise SpecError(
             "a kernel takes no more arrays than this",
             got=len(signature.arrays),
-            expected=f"at most {LIMITS['arrays']}",
+            expected=f"at most {LIMITS['arrays']}: inputs, weights and results",
+            hint="several weights in one array, of which the function takes w.all[i:j]",
         )
     told: set[Dim] = set()
     for parameter in signature.arrays:

@@ -215,3 +215,47 @@ def test_moved_integers_are_not_rounded_again(scale: str, roundings: int) -> Non
     file = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
     network = tilewright.onnx.load(file, batch=False).network
     assert repr(network.results).count("round(") == roundings
+
+
+def blocks(bits: int, zeros: bool) -> tuple[Any, Any, Any, Any]:
+    """Elements (n, k), scales and zero points of blocks of 32 elements; the weight in float64."""
+    rng = np.random.default_rng(bits)
+    q = rng.integers(0, 2**bits, (N, 96))
+    scales = rng.uniform(0.01, 0.1, (N, 3)).astype(np.float32)
+    zero = rng.integers(0, 2**bits, (N, 3)) if zeros else np.full((N, 3), 2 ** (bits - 1))
+    wide = (np.repeat(each, 32, axis=1) for each in (zero, scales.astype(float)))
+    less, factors = wide
+    return q, scales, zero, (q - less) * factors
+
+
+def test_weights_of_few_bits_stay_so() -> None:
+    q, scales, _, right = blocks(4, zeros=False)
+    signed = helper.make_tensor("w", onnx.TensorProto.INT4, (N, 96), (q - 8).ravel())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=1, block_size=32),
+        helper.make_node("Gemm", ["x", "d"], ["y"], transB=1),
+    ]
+    files = [(nodes, [signed, numpy_helper.from_array(scales, "s")], right)]
+    q, scales, zero, right = blocks(4, zeros=True)
+    even = np.pad(zero, ((0, 0), (0, 1)))
+    packed = [(each[:, ::2] | each[:, 1::2] << 4).astype(np.uint8) for each in (q, even)]
+    held = {"w": packed[0].reshape(N, 3, 16), "s": scales.ravel(), "z": packed[1].ravel()}
+    how = {"K": 96, "N": N, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+    node = helper.make_node("MatMulNBits", ["x", "w", "s", "z"], ["y"], **how)
+    arrays = [numpy_helper.from_array(array, name) for name, array in held.items()]
+    files.append(([node], arrays, right))
+    x = np.random.default_rng(1).standard_normal((ROWS, 96)).astype(np.float32)
+    for nodes, arrays, right in files:
+        ends = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [ROWS, size])
+            for name, size in (("x", 96), ("y", N))
+        ]
+        graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], arrays)
+        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+        file = helper.make_model(graph, opset_imports=opsets)
+        network, weights = tilewright.onnx.load(file, batch=False)
+        (weight,) = network.weights
+        assert weight.quantized is not None and weight.quantized.block == 32
+        net = tw.compile(network, target="avx2")
+        found = net(x, net.pack(weights))
+        np.testing.assert_allclose(found, x.astype(float) @ right.T, rtol=1e-5, atol=1e-5)

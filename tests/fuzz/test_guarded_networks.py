@@ -35,6 +35,9 @@ class Guarded:
         found: PackedMatrix = self.net.packed(name, matrix)
         return found
 
+    def frame(self, *arrays: Any, **named: Any) -> Any:
+        return self.net.frame(*arrays, **named)
+
     def __call__(self, **named: Any) -> None:
         arrays = [named[each.name] for each in self.signature.arrays]
         call(self.runner, self.name, self.signature, check(self.signature, arrays), ())

@@ -93,12 +93,12 @@ def test_the_next_kernel_takes_a_packed_d() -> None:
         _ = first.numba
     again = pickle.loads(pickle.dumps(first))
     assert (again(a, b).data == right.data).all()
-    relu = tw.compile(
+    relu, rows, reads = tw.compile_many([
         Gemm(37, 20, 33, a="bf16", d=Packed("bf16"), epilogue=tw.relu(tw.acc), beta=1,
-             outputs={"top": tw.row_max(tw.acc)})
-    )  # fmt: skip
-    rows = tw.compile(Gemm(M, 64, 33, a="s8", d=Packed(ROWS, b=U4)))
-    reads = tw.compile(Gemm(M, 9, 64, a=Packed(ROWS), b=Packed(U4)))
+             outputs={"top": tw.row_max(tw.acc)}),
+        Gemm(M, 64, 33, a="s8", d=Packed(ROWS, b=U4)),
+        Gemm(M, 9, 64, a=Packed(ROWS), b=Packed(U4)),
+    ])  # fmt: skip
     b = rng.integers(-4, 5, (33, 64)).astype(np.int8)
     assert (rows(a, b).data == reads.pack_a(a.astype(np.float32) @ b).data).all()
     assert relu.verify(cases=2).cases == 2

@@ -152,9 +152,8 @@ def test_joined_sizes_belong_to_views_alone() -> None:
     spec = of(lambda x: x.reshape(-1) + 1, x=tw.Tensor("f32", (ROWS, COLS)))
     kernel = tw.compile(spec)
     np.testing.assert_array_equal(kernel(np.ones((2, 3), np.float32)), np.full(6, 2))
-    cube = of(
-        lambda x: x.reshape(-1) / nn.extent(ROWS * ROWS * ROWS), x=tw.Tensor("f32", (ROWS,) * 3)
-    )
+    size: Any = ROWS * ROWS * ROWS
+    cube = of(lambda x: x.reshape(-1) / nn.extent(size), x=tw.Tensor("f32", (ROWS,) * 3))
     np.testing.assert_array_equal(
         tw.compile(cube)(np.ones((2, 2, 2), np.float32)), np.full(8, 0.125)
     )

@@ -360,7 +360,7 @@ def test_a_matrix_unit_is_entered_once_for_all_stages(target: str, cases: Cases)
     cases.count(target, "interpreted", 3)
 
 
-def test_blocks_of_more_rows_than_there_are(cases: Cases) -> None:
+def test_blocks_of_more_rows_than_there_are_and_of_no_columns(cases: Cases) -> None:
     few = tw.network(lambda x, w: nn.sum(x @ w.a, keepdims=True))
     none = tw.network(lambda x, w: nn.product((x + 3).astype("u8"), w.a, a_zero=3) * 0.5)
     nets = tw.compile_many([
@@ -368,6 +368,8 @@ def test_blocks_of_more_rows_than_there_are(cases: Cases) -> None:
          tw.Stages(tw.Stage("a sum0", rows=16), threads=2), "host"),
         (none.of(x=T("f32", (0, 3)), w={"a": T("s8", (3, 32))}),
          tw.Stages(tw.Stage("cast0 a", rows=4), threads=2), "host"),
+        (tw.network(lambda x: x[:, :, 3:3]).of(x=T("f32", (B, 5, 16))),
+         tw.Stages(tw.Stage("copy0", rows=1), threads=2), "host"),
     ])  # fmt: skip
-    assert [net.verify(cases=1).cases for net in nets] == [1, 1]
-    cases.count("host", "native", 2)
+    assert [net.verify(cases=1).cases for net in nets] == [1, 1, 1]
+    cases.count("host", "native", 3)

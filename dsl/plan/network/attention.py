@@ -81,23 +81,34 @@ def _second(first: Product, users: Mapping[int, Sequence[Expression]]) -> Produc
     return found[0] if reduced and len(found) == 1 else None
 
 
-def stages_of_attention(steps: Sequence[Step], threads: int, core: Core) -> tuple[Stage, ...]:
-    """Return a stage for each attention whose scores are better computed in blocks of rows.
+def stages_of_attention(
+    steps: Sequence[Step], threads: int, core: Core
+) -> tuple[tuple[Stage, str], ...]:
+    """Return a stage for each attention that is better computed in blocks of rows, and the reason.
 
     That is the case if threads share the blocks, or if scores and weights of all matrices exceed
     L2 or have a size that only the call knows.
     """
-    found: list[Stage] = []
+    found: list[tuple[Stage, str]] = []
     for trio in zip(steps, steps[1:], steps[2:], strict=False):
-        if not _is_attention(*trio):
-            continue
-        kept = [step.buffer for step in trio[:2] if step.buffer is not None]
-        sizes = [value(buffer.nbytes) for buffer in kept]
-        known = sum(size for size in sizes if size is not None)
-        if threads > 1 or None in sizes or known > core.second.size:
+        reason = _reason(trio, threads, core) if _is_attention(*trio) else None
+        if reason is not None:
             names = " ".join(step.name for step in trio)
-            found.append(Stage(names, rows=_rows(trio, threads, core)))
+            found.append((Stage(names, rows=_rows(trio, threads, core)), reason))
     return tuple(found)
+
+
+def _reason(trio: Sequence[Step], threads: int, core: Core) -> str | None:
+    """Return why blocks of rows are better than all rows at once, None if they are not."""
+    sizes = [value(step.buffer.nbytes) for step in trio[:2] if step.buffer is not None]
+    known = sum(size for size in sizes if size is not None)
+    if threads > 1:
+        return "threads share its blocks"
+    if None in sizes:
+        return "the size of its scores is known only at the call"
+    if known > core.second.size:
+        return f"all scores and weights have {known >> 10} KiB, L2 {core.second.size >> 10}"
+    return None
 
 
 def _is_attention(scores: Step, weights: Step, result: Step) -> bool:

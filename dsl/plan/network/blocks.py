@@ -144,7 +144,7 @@ def _in_blocks(
     private = frozenset(step.written for step in steps if step.buffer) - outside
     private = frozenset() if few else private
     # A block of more rows than there are is all rows: C compilers see that buffers have space.
-    height = stage.rows if known is None else min(stage.rows, known)
+    height = stage.rows if known is None else max(1, min(stage.rows, known))
     block = Block(first, height, total, threads, private, stack)
     for step, rows in every:
         shifts = dict(step.shifts)

@@ -54,21 +54,19 @@ def chosen(
     spec: Network,
     steps: Sequence[Step],
     cut: Cut,
-    given: Sequence[Stage],
+    given: Mapping[Stage, str],
     threads: int | None,
     core: Core,
-) -> tuple[Stages, *tuple[Decision, ...]]:
+) -> tuple[Stages, tuple[Decision, ...]]:
     """Return the stages that the cost model chooses, and the reasons.
 
     ``steps`` are the network's stages, each with all rows. ``cut`` returns those that can compute
-    some of the rows, given how each is opened. ``given`` are stages of attention, which stay.
+    some of the rows, given how each is opened. ``given`` are stages of attention, which stay, and
+    why they are in blocks.
     """
-    found, decision = _chosen(spec, steps, cut, given, threads, core)
-    if not given:
-        return Stages(*found, threads=threads), decision
-    said = ", ".join(map(repr, given))
-    why = "scores of a block of queries stay in a cache, and threads share the blocks"
-    return Stages(*given, *found, threads=threads), Decision("attention", said, why), decision
+    found, decision = _chosen(spec, steps, cut, [*given], threads, core)
+    reasons = (Decision("attention", repr(stage), why) for stage, why in given.items())
+    return Stages(*given, *found, threads=threads), (*reasons, decision)
 
 
 def _chosen(

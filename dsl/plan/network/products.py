@@ -200,9 +200,21 @@ class Products:
     def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan | ByRows:
         """Return the plan of a product; equal products share a plan."""
         schedule = self.schedule if threads else self.alone
+        if self.opening is Opening.STACK and schedule.tile is None and _is_turned(spec):
+            schedule = replace(schedule, tile=self._tile(spec, schedule, machine))
         if (spec, schedule) not in self.plans:
             self.plans[spec, schedule] = plan_product(spec, schedule, machine)
         return self.plans[spec, schedule]
+
+    def _tile(self, spec: Gemm, schedule: Schedule, machine: Target) -> tuple[int, int] | None:
+        """Return the tile for B as its buffer has it, with long rows that tiles read in part."""
+        changes: dict[str, Any] = {"b": Matrix(spec.b.type), "ldb": None, "outputs": None}
+        straight = replace(spec, **changes)
+        plan = plan_product(straight, schedule, machine).nests[0]
+        shape = plan.tiles[0].shape if plan.tiles else None
+        if shape is None or plan.packs or plan.dot or plan.across != "m":
+            return None
+        return shape.rows, shape.vectors * shape.vector.lanes
 
     def _operands(self, rows: Axis) -> dict[Placed | None, Operand]:
         """Return the ``tw.Operand`` for each value that the epilogue reads."""
@@ -245,6 +257,12 @@ class Products:
             found.pop()
             rows = both[0]
         return found, rows
+
+
+def _is_turned(spec: Gemm) -> bool:
+    """Return True if a buffer has the rows of B one after another because B has columns."""
+    b = spec.b
+    return isinstance(b, Matrix) and b.order == "F" and spec.a.type == b.type == spec.type
 
 
 def _order(rows: Expr, cols: Expr, down: Expr, right: Expr) -> tuple[Order, Expr | None] | None:

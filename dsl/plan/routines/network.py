@@ -84,10 +84,10 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
         )
     cuts = _Cuts(spec, target, stages)
     first = cuts.of({})
-    steps, decisions = first.steps(), list[Decision]()
+    steps, decisions = first.steps(), tuple[Decision, ...]()
     if stages is not schedule:
         given = _of_attention(stages, steps, cuts.steps, target)
-        stages, *decisions = chosen(spec, steps, cuts.steps, given, stages.threads, target.core)
+        stages, decisions = chosen(spec, steps, cuts.steps, given, stages.threads, target.core)
     elif places := places_of(stages, steps):
         made = first.namer.made
         cuts = _Cuts(spec, target, stages, made, first.namer.numbers(away(places, steps)))
@@ -96,7 +96,7 @@ def plan_network(spec: Network, schedule: Schedule, target: Target) -> NetworkPl
     check_places(groups, steps)
     if opened := openings(groups, steps):
         steps = blocked(groups, cuts.steps(opened), stages.threads)
-    return NetworkPlan(spec, resolved(stages, groups), target, tuple(decisions), steps)
+    return NetworkPlan(spec, resolved(stages, groups), target, decisions, steps)
 
 
 def stages_to_try(spec: Network, target: Target, threads: int | None) -> list[tuple[float, Stages]]:
@@ -133,19 +133,19 @@ def _of_attention(
     steps: Sequence[Step],
     cut: Callable[[Mapping[int, Opening]], Sequence[Step]],
     target: Target,
-) -> list[Stage]:
-    """Return the stages of attention in blocks of queries, where the user chooses none."""
-    given = stages_of_attention(steps, stages.threads or 1, target.core)
-    groups = [each for each in grouped(Stages(*given), steps) if each[0].rows is not None]
+) -> dict[Stage, str]:
+    """Return the stages of attention in blocks of queries if the user chooses none, and why."""
+    reasons = dict(stages_of_attention(steps, stages.threads or 1, target.core))
+    groups = [each for each in grouped(Stages(*reasons), steps) if each[0].rows is not None]
     if not groups:
-        return []
+        return {}
     opened, legal = cut(openings(groups, steps)), list[Stage]()
     users = users_of(opened)
     for stage, numbers in groups:
         with suppress(ScheduleError):
             in_blocks(stage, numbers, [opened[number] for number in numbers], users, 1)
             legal.append(stage)
-    return legal
+    return {stage: reasons[stage] for stage in legal}
 
 
 class _Cutter:

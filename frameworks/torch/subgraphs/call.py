@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from tilewright.errors import ArgumentError
@@ -35,12 +36,18 @@ class Joined(NamedTuple):
 class Held(NamedTuple):
     """What is kept of the weights of one sub-graph between calls.
 
-    ``seen`` is the digest of the last call's weights, and ``packed`` are those weights packed, None
-    if they changed at the last call.
+    ``seen`` is the digest of the last call's weights. If ``tried``, ``packed`` are those weights
+    packed, None if they cannot be packed. ``weights`` are references to them.
     """
 
     seen: int
+    tried: bool
     packed: PackedWeights | None
+    weights: tuple[ref[torch.Tensor], ...]
+
+    def is_of(self, weights: Sequence[torch.Tensor]) -> bool:
+        """Return True if ``weights`` are the same objects."""
+        return all(x() is y for x, y in zip(self.weights, weights, strict=True))
 
 
 #: The sub-graphs whose networks are compiled, by the keys of their recipes.
@@ -83,31 +90,32 @@ def _packed(joined: Joined, weights: list[torch.Tensor], constant: bool) -> Pack
     """Return the packed weights of a call.
 
     Weights are packed at their first call, and again at the second call after a change. The call
-    before that, and one with weights that cannot be packed, such as NaN, gets None.
+    before that gets None, as do all calls with weights that cannot be packed, such as NaN.
     """
     place = (joined.recipe.key, *map(id, weights))
     kept: dict[Any, Held] = _held.setdefault(weights[0], {})
     held = kept.get(place)
-    if constant and held is not None:
+    if constant and held is not None and held.is_of(weights):
         return held.packed
-    now = digest(weights)
-    if held is not None and (held.packed is not None or held.seen != now):
-        if held.seen == now:
-            return held.packed
-        kept[place] = Held(now, None)
+    now, references = digest(weights), tuple(map(ref, weights))
+    if held is not None and held.seen != now:
+        kept[place] = Held(now, False, None, references)
         return None
-    with _packing:
-        kept[place] = found = Held(now, _pack(joined, weights, now))
-    return found.packed
+    if held is None or not held.tried:
+        with _packing:
+            packed = _pack(joined, weights)
+        # Another thread may have written into a weight while it was packed.
+        if digest(weights) != now:
+            return None
+        kept[place] = held = Held(now, True, packed, references)
+    return held.packed
 
 
-def _pack(joined: Joined, weights: list[torch.Tensor], now: int) -> PackedWeights | None:
+def _pack(joined: Joined, weights: list[torch.Tensor]) -> PackedWeights | None:
     try:
-        packed = joined.kernel.pack(joined.recipe.model(weights).weights)
+        return joined.kernel.pack(joined.recipe.model(weights).weights)
     except ArgumentError:
         return None
-    # Another thread may have written into a weight while it was packed.
-    return packed if digest(weights) == now else None
 
 
 def _fake(

@@ -29,8 +29,11 @@ from tilewright.runtime.threads import process as threads
 CHUNK, FEW = 1 << 18, 8
 
 
-def digest(tensors: Sequence[torch.Tensor]) -> int:
-    """Return a number of 64 bits that depends on all bytes of the tensors, and on their order."""
+def digest(tensors: Sequence[torch.Tensor], target: str = "host") -> int:
+    """Return a number of 64 bits that depends on all bytes of the tensors, and on their order.
+
+    It is the same for each ``target``, for which the C function is compiled.
+    """
     parts, chunks = [], 0
     whole = [each if each.is_contiguous() else each.contiguous() for each in tensors]
     for each in whole:
@@ -38,12 +41,19 @@ def digest(tensors: Sequence[torch.Tensor]) -> int:
         parts.append((each.data_ptr(), size, chunks))
         chunks += max(1, -(-size // CHUNK))
     words, digests = np.array(parts, np.int64), np.empty(chunks, np.uint64)
-    return _function()(address(words), len(parts), chunks, CHUNK, address(digests))
+    return function(target)(address(words), len(parts), chunks, CHUNK, address(digests))
 
 
 @cache
-def _function() -> Callable[[int, int, int, int, int], int]:
-    """Return the C function, which is built at its first use and kept in the cache."""
+def function(target: str = "host") -> Callable[[int, int, int, int, int], int]:
+    """Return the C function, compiled for a target; it is built once and kept in the cache."""
+    known = identify(target)
+
+    def build(directory: Path) -> Mapping[str, Any]:
+        compiler = find_compiler(known.description, emulated=False)
+        text = render("digest/digest.c.j2", few=FEW)
+        made = compile_library(text, known.description, compiler, directory, "digest")
+        return {"library": made.name, "source": "digest.c", "compiler": str(compiler)}
 
     def load(entry: store.Entry) -> Any:
         types = ("uintptr_t", "int64_t", "int64_t", "int64_t", "uintptr_t")
@@ -52,15 +62,6 @@ def _function() -> Callable[[int, int, int, int, int], int]:
             function_type(types, "uint64_t"), "tw_digest"
         )
 
-    found: Callable[[int, int, int, int, int], int] = kept(
-        store.key("digest", identify("host").name), _build, load
-    )
+    found: Callable[[int, int, int, int, int], int]
+    found = kept(store.key("digest", known.name), build, load)
     return found
-
-
-def _build(directory: Path) -> Mapping[str, Any]:
-    target = identify("host").description
-    compiler = find_compiler(target, emulated=False)
-    text = render("digest/digest.c.j2", few=FEW)
-    made = compile_library(text, target, compiler, directory, "digest")
-    return {"library": made.name, "source": "digest.c", "compiler": str(compiler)}

@@ -33,8 +33,8 @@ class Piece(NamedTuple):
 def pieces(graph: torch.fx.GraphModule, found: Findings) -> list[Piece]:
     """Return the pieces of ``graph`` with two products or more, in the order of their last nodes.
 
-    Nodes whose results no tensor of f32 holds are in a piece only together with all nodes that
-    read them. The others lose their place in ``found.steps``.
+    A node whose value is not one tensor of f32 without gaps is in a piece only together with all
+    nodes that read it. Otherwise it loses its place in ``found.steps``.
     """
     order = {node: at for at, node in enumerate(graph.graph.nodes)}
     while True:
@@ -44,7 +44,9 @@ def pieces(graph: torch.fx.GraphModule, found: Findings) -> list[Piece]:
             return [each for each in made if each.products > 1]
         for node in odd:
             del found.steps[node]
-            found.why[node] = "its result is no tensor of f32, and is read outside of networks"
+            found.why[node] = (
+                "its result is no f32 tensor without gaps, and is read outside of networks"
+            )
 
 
 def products_of(steps: Iterable[Step]) -> int:
@@ -121,6 +123,7 @@ def _piece(nodes: list[torch.fx.Node], found: Findings) -> Piece:
 
 
 def _is_plain(node: torch.fx.Node) -> bool:
-    """Return True if a node's value is one tensor of f32."""
+    """Return True if a node's value is one tensor of f32 without gaps, as networks return it."""
     value = value_of(node)
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    usual = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    return usual and value.is_contiguous()

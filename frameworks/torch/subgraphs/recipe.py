@@ -81,6 +81,8 @@ class Recipe:
                 raise SpecError("a result is not computed of the inputs", got=type(each).__name__)
         used = set(every_node(results))
         inputs = tuple(each for each in given if each in used)
+        if not inputs:
+            raise SpecError("no result depends on an input", got=self.results)
         return constants.model(Network(inputs, results, several=len(results) > 1))
 
     def run(
