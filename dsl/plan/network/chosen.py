@@ -35,8 +35,8 @@ _WORTH = 0.02
 #: Cores that share the last cache. Where the others are idle, one core has all of it: values that
 #: stages pass on then cost less, and blocks of rows save less. The model assumes this.
 _CORES = 8
-#: If the rows are known only at the call, blocks may take this many times as long as stages apart
-#: for a number of rows that is bad for them.
+#: Blocks may take this many times as long as stages apart where they are of no use: for a number of
+#: rows that is bad for them, if it is known only at the call; and on one of several threads.
 _HARMLESS = 1.01
 #: Sizes of blocks that are tried, in tiles of rows.
 _TILES = (1, 2, 4, 8, 16, 32)
@@ -92,7 +92,7 @@ def _chosen(
         return (), _apart(why)
     opened = cut(dict.fromkeys(range(len(steps)), Opening.ROWS))
     taken = {name for stage in given for name in stage.names}
-    found = _Choice(steps, opened, model, users_of(opened), taken)
+    found = _Choice(steps, opened, model, users_of(opened), taken, model.of_one_thread())
     groups = found.best()
     if not groups:
         return (), _apart(found.reason)
@@ -121,7 +121,7 @@ def ways(
     sizes = _typical(spec)
     model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
     opened = cut(dict.fromkeys(range(len(steps)), Opening.ROWS))
-    found = _Choice(steps, opened, model, users_of(opened), set())
+    found = _Choice(steps, opened, model, users_of(opened), set(), model)
     yield 0.0, Stages(threads=threads)
     longest = [each for group in found.longest() for each in found.tried(*group)]
     for rows in sorted({each.stage.rows or 0 for each in longest}):
@@ -190,7 +190,7 @@ class _Choice:
 
     ``closed`` are the stages with all rows, ``opened`` the same stages with some of the rows.
     ``users`` are the numbers of the stages that read or write each array. The stages ``taken`` are
-    in no group.
+    in no group. ``alone`` has the estimates on one thread.
     """
 
     closed: Sequence[Step]
@@ -198,6 +198,7 @@ class _Choice:
     model: Joined
     users: Mapping[Name, set[int]]
     taken: Container[str]
+    alone: Joined
     _models: dict[int, Joined] = field(default_factory=dict)
     reason: str = field(default="no stage computes each row from the same row of the one before")
 
@@ -302,10 +303,20 @@ class _Choice:
                 apart, together = self._cycles(numbers, private, rows, rows + 1)
                 if together > _HARMLESS * apart:
                     continue
+            if self.model.threads > 1 and not self._serves_one_thread(numbers, private, rows):
+                continue
             best = group
         if best is None:
             self.reason = f"blocks of rows would save less than {MARGIN:.0%} of the estimated time"
         return best
+
+    def _serves_one_thread(self, numbers: range, private: set[str], rows: int) -> bool:
+        """Return True if blocks lose little on one thread, on which C runs too little work."""
+        closed, opened = ([every[n] for n in numbers] for every in (self.closed, self.opened))
+        assert opened[0].rows is not None
+        total = self._total(opened[0].rows.total)
+        apart = self.alone.apart(closed)
+        return self.alone.in_blocks(opened, private, rows, total) <= _HARMLESS * apart
 
     def _total(self, formula: Expr) -> int:
         """Return the rows that are assumed."""

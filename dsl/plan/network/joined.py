@@ -46,6 +46,10 @@ class Joined:
         """Return the estimates for other sizes of the call."""
         return Joined(self.core, sizes, self.threads)
 
+    def of_one_thread(self) -> Joined:
+        """Return the estimates on one thread."""
+        return Joined(self.core, self.sizes, 1)
+
     def number(self, step: Step, name: str) -> int:
         """Return the value of a size of a stage."""
         return evaluate(step.sizes[name], self.sizes)
