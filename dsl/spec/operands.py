@@ -113,16 +113,16 @@ class Packed:
     mb : int, optional
         Rows of a panel of a packed A or D, whose format depends on target, types, m, k and ``mb``.
         By default the rows of the target's tallest tiles.
+    bits : {32, 64}, optional
+        Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
+        32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
+        columns follow the elements. By default the target decides.
     b : str, numpy type or Quantized, optional
         Only for a packed D: type or format of the B of the product that reads D as its A. By
         default D's type. A D that is quantized needs it.
     format : str, optional
         The packed format, a text of ``kernel.formats`` or ``PackedMatrix.format``, which has nb or
         mb. If it is not the kernel's, ``tw.compile`` raises a SpecError that names both formats.
-    bits : {32, 64}, optional
-        Only for ``tw.Copy``: bits of a group of elements along K, on every target. For example,
-        32 bits are pairs of bf16 or four s8. ``nb`` is then all columns by default, and no sums of
-        columns follow the elements. By default the target decides.
 
     Raises
     ------

@@ -92,7 +92,7 @@ int64_t network_f32_4_rows_of_9x8_scratch_bytes(const int64_t *sizes);
  *
  * Spec:     network(lambda table, rows: nn.take(table, rows)).of(table=Tensor('f32', (9, 8)), rows=Tensor('s32', (4,)))
  * Schedule: Schedule()
- * Resolved: Schedule()
+ * Resolved: Stages(Stage('take0'))
  * Target:   avx2 (AVX2, FMA, F16C)
  * Command:
 tilewright emit --target avx2 --name network_f32_4_rows_of_9x8 -o network_f32_4_rows_of_9x8.c \

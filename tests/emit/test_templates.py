@@ -35,6 +35,7 @@ from tilewright.runtime.calibrate import loops
 from tilewright.runtime.call import dispatch_build
 from tilewright.runtime.harness import harness
 from tilewright.runtime.library import make
+from tilewright.runtime.quantized.quantize import quantize
 from tilewright.runtime.threads import build as threads_build
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.tensor import Tensor
@@ -66,15 +67,20 @@ def rendered(name: str) -> list[str]:
         packed = Gemm(1, 16, 1, a="s8", b=Packed("s8"))
         parallel = Gemm(64, 64, 64), Schedule(loops="NMk")
         weights = {"b": np.ones((3, 2), np.float32)}
-        kernels = {
-            "family": [Gemm(1, 1, 1), Gemm(2, 1, 1)], "packed": packed, "loop": parallel,
+        low = {"b": quantize(np.ones((32, 8), np.float32), "q4_0")}  # in a file
+        family = [Gemm(1, 1, 1), Gemm(2, 1, 1)]
+        kernels = {"family": family, "packed": packed, "loop": parallel}
+        several = ["amx", "neon", "power10", "rvv256"]
+        layers = {
             "layer": LAYER.of(x=Tensor("f32", (2, 3)), w=weights),
-        }  # fmt: skip
-        made = make.library(
-            "lib", kernels, targets=["amx", "neon", "power10", "rvv256"], jobs=1,
-            weights={"layer": weights},
-        )  # fmt: skip
-        return list(made.files.values())
+            "low": LAYER.of(x=Tensor("f32", (2, 32)), w=low),
+        }
+        given = {"layer": weights, "low": low}
+        made = [
+            make.library("lib", kernels, targets=several, jobs=1),
+            make.library("net", layers, targets=["scalar"], jobs=1, weights=given),
+        ]
+        return [text for library in made for text in library.files.values()]
     return [
         library("avx2"),
         library("amx"),
@@ -93,6 +99,7 @@ def rendered(name: str) -> list[str]:
         threads_build.source(),
         render("dispatch/dispatch.h.j2"),
         render("runner/runner.c.j2", names=["kernel"]),
+        render("digest/digest.c.j2", few=1),
         render("jax/handler.c.j2", arrays=4),
         render("emulation/x86.h.j2"),
         render("emulation/amx.h.j2"),
