@@ -56,7 +56,7 @@ def path() -> Iterator[str]:
 def tile_map() -> Iterator[str]:
     """C with the tiles that the plan cuts it into."""
     plan = plan_for(SPEC, SCHEDULE, targets.load(TARGET))
-    m, n = (plan.sizes[name] for name in "mn")
+    m, n = (plan.problem.sizes[name] for name in "mn")
     yield text(LEFT, TOP - 22, f"C, {m} x {n}, cut into register tiles", size=14)
     grids = list(cover(plan))
     fills = tile_fills(grids)
@@ -67,7 +67,7 @@ def tile_map() -> Iterator[str]:
     right = f"text-anchor='end' fill='{PALE}' {SANS}"
     yield text(LEFT - 8, TOP + 10, "0", size=11, more=right)
     yield text(LEFT - 8, TOP + 64 * UNIT, "64", size=11, more=right)
-    columns = plan.target.of(plan.element)[0].lanes
+    columns = plan.target.of(plan.staging.element)[0].lanes
     for column in (0, columns, 2 * columns, 3 * columns):
         words, x = str(column), LEFT + column * UNIT
         centre = f"text-anchor='middle' fill='{PALE}' {SANS}"

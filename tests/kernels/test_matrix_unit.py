@@ -69,14 +69,14 @@ def test_every_pair_of_signs_has_its_instruction(types: tuple[Any, Any], mnemoni
         assert plan.staging.product.mnemonic == mnemonic
         assert not any(plan.staging.product.shifts.values())
     swapped = plan_for(tw.Gemm(16, 16, 64, a=a, b=b), tw.Schedule(vectorize="m"), AMX)
-    assert swapped.product.mnemonic == f"tdpb{mnemonic[5]}{mnemonic[4]}d" or a == "bf16"
+    assert swapped.staging.product.mnemonic == f"tdpb{mnemonic[5]}{mnemonic[4]}d" or a == "bf16"
 
 
 def test_f16_needs_the_feature() -> None:
     spec = tw.Gemm(16, 16, 32, a="f16")
     assert plan_for(spec, tw.Schedule(), AMX).staging.product.unit is None
     with_it = plan_for(spec, tw.Schedule(), AMX.having(["fp16"]))
-    assert with_it.product.mnemonic == "tdpfp16ps"
+    assert with_it.staging.product.mnemonic == "tdpfp16ps"
     assert "_tile_dpfp16ps(" in generate([Request("k", spec, tw.Schedule(), with_it.target)]).text
 
 

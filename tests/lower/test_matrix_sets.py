@@ -240,7 +240,7 @@ def test_random_products_in_sets(cases: Cases) -> None:
     """The sweep's products and schedules, K over more sets than steps among them."""
     done = 0
     for index, (spec, schedule) in enumerate(small_cases(23, 85)):
-        product = None if spec.stacked else plan_for(spec, schedule, AMX).nests[0].product
+        product = None if spec.stacked else plan_for(spec, schedule, AMX).nests[0].staging.product
         if product is None or product.unit is None or product.block:
             continue
         interpreted = Interpreted(spec, with_sets(schedule, 2 + index % 3), AMX)
