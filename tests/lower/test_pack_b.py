@@ -83,7 +83,7 @@ def test_a_format_depends_on_target_types_k_n_and_nb_alone() -> None:
         target = resolve(name)
         plans = [plan_for(spec, schedule, target) for spec, schedule in family]
         assert len({format_of(spec, target) for spec, _ in family}) == 1
-        assert len({str(plan.operands["b"].strides) for plan in plans}) == 1
+        assert len({str(plan.staging.operands["b"].strides) for plan in plans}) == 1
         mine = format_of(family[0][0], target)
         assert format_of(Pack(9, 40, "s8", a="u8", nb=16), target) == mine
         for other in (
