@@ -428,6 +428,7 @@ def test_text_follows_the_width_that_is_told(run: Run, monkeypatch: pytest.Monke
         assert width - 20 < longest <= width
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_common_products_are_compiled_ahead(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.runtime.matmul.warm._LINES", (9, 64))
     monkeypatch.setattr("tilewright.runtime.matmul.warm._DEPTHS", (5,))

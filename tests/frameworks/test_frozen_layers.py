@@ -131,7 +131,7 @@ def test_a_result_is_of_the_weight_as_it_is(write: str) -> None:
 
 def joined(layer: Any, monkeypatch: Any) -> Callable[[Any], Any]:
     """The layer between two products, in one network that packs all weights."""
-    ends = torch.randn(12, 12), torch.randn(20, 20)
+    ends = [torch.linalg.qr(torch.randn(n, n))[0] for n in (12, 20)]
 
     def function(x: Any) -> Any:
         return functional.linear(x @ ends[0], layer.weight, layer.bias) @ ends[1]

@@ -220,5 +220,5 @@ def test_a_panel_narrower_than_a_vector_has_room_behind_it() -> None:
     spec = tw.Gemm(M, 32, 33, a=tw.Matrix("f16", "F"), b=tw.Packed(form), c=tw.Matrix("f32", "F"))
     plan = plan_for(spec, tw.Schedule(unpack_rows=2), resolve("sve2048+sve2+i8mm+bf16"))
     _, unpacked = plan.nests
-    assert unpacked.panel("b") < unpacked.lanes
+    assert unpacked.panel("b") < unpacked.staging.lanes
     assert program_for(plan).tiles
