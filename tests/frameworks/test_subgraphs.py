@@ -103,6 +103,25 @@ def test_layers_of_bert_are_one_network_for_any_batch() -> None:
     assert len({each.kernel for each in seen[0].networks}) == 1
 
 
+def test_a_network_has_the_threads_that_pytorch_has_at_the_call() -> None:
+    """The weights that one thread has packed are those of several, and no bit differs."""
+    seen: list[Any] = []
+    model, x = bert(), torch.randn(2, 9, 16)
+    usual = torch.get_num_threads()
+    try:
+        with torch.no_grad():
+            torch.set_num_threads(1)
+            ours = compiled(model, seen)
+            one = ours(x)
+            torch.set_num_threads(2)
+            assert torch.equal(ours(x), one)
+        both = [x.kernels for x in calls._joined.values() if {1, 2} <= x.kernels.keys()]
+        assert both and all(kernels[2].schedule.threads == 2 for kernels in both)
+        assert not any("run_parallel(" in kernels[1].source for kernels in both)
+    finally:
+        torch.set_num_threads(usual)
+
+
 def test_layers_of_pytorch_are_networks() -> None:
     encoder = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.1, batch_first=True)
     assert products(check(encoder, (torch.randn(2, 5, 16),))) == [[6]]

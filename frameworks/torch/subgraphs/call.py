@@ -12,6 +12,8 @@ from tilewright.errors import ArgumentError
 from tilewright.runtime.call.packed_weights import PackedWeights
 from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
+from tilewright.spec.network.value import Network
+from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim, Size
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -23,14 +25,26 @@ from .recipe import Recipe
 class Joined(NamedTuple):
     """A sub-graph whose network is compiled.
 
-    ``places`` are the indices of the inputs that the network reads. ``shapes`` are those of the
-    results.
+    ``kernels`` are its kernels by their number of threads. ``places`` are the indices of the inputs
+    that the network reads. ``shapes`` are those of the results.
     """
 
     recipe: Recipe
-    kernel: Kernel
+    network: Network
+    kernels: dict[int, Kernel]
     places: tuple[int, ...]
     shapes: tuple[tuple[Size, ...], ...]
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel for as many threads as PyTorch uses now."""
+        return self.compiled(torch.get_num_threads())
+
+    def compiled(self, threads: int) -> Kernel:
+        """Return the kernel for this number of threads; compile it if there is none."""
+        if threads not in self.kernels:
+            self.kernels[threads] = compile(self.network, Schedule(threads=threads))
+        return self.kernels[threads]
 
 
 class Held(NamedTuple):
@@ -68,7 +82,9 @@ def join(recipe: Recipe, weights: Sequence[torch.Tensor]) -> Joined:
         names = [name for name, _ in recipe.inputs]
         places = tuple(names.index(each.name) for each in network.inputs)
         shapes = tuple(each.tensor.shape for each in network.results if each.tensor is not None)
-        found = _joined[recipe.key] = Joined(recipe, compile(network), places, shapes)
+        found = Joined(recipe, network, {}, places, shapes)
+    found.compiled(torch.get_num_threads())
+    _joined[recipe.key] = found
     return found
 
 
