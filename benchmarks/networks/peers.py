@@ -28,7 +28,8 @@ def peers(model: Model, x: Array, threads: int) -> Iterator[tuple[str, Function]
     if model.type != "int8":
         yield from _torch(model, x, threads)
     if model.type != "bf16":
-        yield ORT, _onnxruntime(model, x, threads)
+        out = np.empty((len(x), model.widths[-1]), np.float32)
+        yield ORT, onnxruntime_call(_onnx(model), x, out, threads)
     yield OPENVINO, _openvino(model, x, threads)
 
 
@@ -78,12 +79,12 @@ def torch_calls(layers: Any, given: Any) -> Iterator[Function]:
 # --- ONNX Runtime ------------------------------------------------------------------------------
 
 
-def _onnxruntime(model: Model, x: Array, threads: int) -> Function:
+def onnxruntime_call(model: bytes, x: Array, out: Array, threads: int) -> Function:
+    """Return a call of an ONNX model with an input ``x``, whose result ``y`` is ``out``."""
     ort = module("onnxruntime")
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = ort.InferenceSession(_onnx(model), options, providers=["CPUExecutionProvider"])
-    out = np.empty((len(x), model.widths[-1]), np.float32)
+    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     binding = session.io_binding()
     given = ort.OrtValue.ortvalue_from_numpy(x)
     binding.bind_ortvalue_input("x", given)
@@ -158,12 +159,17 @@ def _openvino(model: Model, x: Array, threads: int) -> Function:
             weight = ops.multiply(whole, ops.constant(layer.scale[np.newaxis]))
         h = ops.add(ops.matmul(h, weight, False, False), ops.constant(layer.bias[np.newaxis]))
         h = ops.relu(h) if i + 1 < len(model.layers) else h
+    out = np.empty((len(x), model.widths[-1]), np.float32)
+    return openvino_call(ov.Model([h], [given]), x, out, type_, threads)
+
+
+def openvino_call(model: Any, x: Array, out: Array, type_: Any, threads: int) -> Function:
+    """Return a call of a model of OpenVINO in ``type_``, with the input ``x`` and result ``out``."""
+    ov = module("openvino")
     options = {
         "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": type_,
     }  # fmt: skip
-    compiled = ov.Core().compile_model(ov.Model([h], [given]), "CPU", options)
-    request = compiled.create_infer_request()
-    out = np.empty((len(x), model.widths[-1]), np.float32)
+    request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
     request.set_input_tensor(0, ov.Tensor(x, shared_memory=True))
     request.set_output_tensor(0, ov.Tensor(out, shared_memory=True))
 

@@ -13,7 +13,17 @@ import tilewright as tw
 from tilewright import nn
 
 from .models import Array
-from .peers import EAGER, INDUCTOR, OPENVINO, ORT, Function, module, torch_calls
+from .peers import (
+    EAGER,
+    INDUCTOR,
+    OPENVINO,
+    ORT,
+    Function,
+    module,
+    onnxruntime_call,
+    openvino_call,
+    torch_calls,
+)
 
 #: Columns of the tensors, heads of attention, and the summand of variances.
 WIDTH, HEADS, EPS = 768, 12, 1e-5
@@ -73,8 +83,10 @@ class Transformer:
         """Yield each peer, with a call that returns the result for ``x``."""
         yield from zip((EAGER, INDUCTOR), self._torch(x, threads), strict=True)
         model = self._onnx()
-        yield ORT, _onnxruntime(model, x, threads)
-        yield OPENVINO, _openvino(model, x, threads)
+        yield ORT, onnxruntime_call(model, x, np.empty_like(x), threads)
+        ov = module("openvino")
+        read = ov.Core().read_model(model)
+        yield OPENVINO, openvino_call(read, x, np.empty_like(x), ov.Type.f32, threads)
 
     def _torch(self, x: Array, threads: int) -> Iterator[Function]:
         torch = module("torch")
@@ -174,39 +186,3 @@ def _normalized(x: Array) -> Array:
     centred = x - x.mean(-1, keepdims=True)
     found: Array = centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + EPS)
     return found
-
-
-def _onnxruntime(model: bytes, x: Array, threads: int) -> Function:
-    ort = module("onnxruntime")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    out = np.empty_like(x)
-    binding = session.io_binding()
-    given = ort.OrtValue.ortvalue_from_numpy(x)
-    binding.bind_ortvalue_input("x", given)
-    binding.bind_output("y", "cpu", 0, np.float32, out.shape, out.ctypes.data)
-
-    def call() -> Any:
-        session.run_with_iobinding(binding)
-        return out
-
-    return call
-
-
-def _openvino(model: bytes, x: Array, threads: int) -> Function:
-    ov = module("openvino")
-    options = {
-        "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": ov.Type.f32,
-    }  # fmt: skip
-    core = ov.Core()
-    request = core.compile_model(core.read_model(model), "CPU", options).create_infer_request()
-    out = np.empty_like(x)
-    request.set_input_tensor(0, ov.Tensor(x, shared_memory=True))
-    request.set_output_tensor(0, ov.Tensor(out, shared_memory=True))
-
-    def call() -> Any:
-        request.infer()
-        return out
-
-    return call

@@ -112,7 +112,7 @@ class Fork:
         return len(self.parts) > 1 or self.parts[0].split is not None
 
     @property
-    def shares(self) -> bool:
+    def nested(self) -> bool:
         """True if an iteration contains further parallel loops."""
         return any(_parallel(node) for part in self.parts for node in part.body)
 

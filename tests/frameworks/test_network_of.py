@@ -14,24 +14,12 @@ import tilewright as tw
 from tilewright.errors import ArgumentError, SpecError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from support.torch_function import Function  # noqa: E402
 from torch import nn  # noqa: E402
 
 import tilewright.torch as tt  # noqa: E402
 
 ROWS = tw.dim("rows")
-
-
-class Function(nn.Module):  # type: ignore[misc]
-    """A function of tensors, and layers, as a module."""
-
-    def __init__(self, function: Any, **layers: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, *tensors: Any) -> Any:
-        return self.function(self, *tensors)
 
 
 def mlp() -> nn.Module:

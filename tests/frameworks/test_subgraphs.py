@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from support.torch_function import Function  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
@@ -27,19 +28,6 @@ def any_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.backends.mha.set_fastpath_enabled(True)
-
-
-class Function(nn.Module):  # type: ignore[misc]
-    """A function of tensors, and layers, as a module."""
-
-    def __init__(self, function: Callable[..., Any], **layers: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, layer in layers.items():
-            setattr(self, name, layer)
-
-    def forward(self, *tensors: Any) -> Any:
-        return self.function(self, *tensors)
 
 
 def compiled(model: Any, seen: list[Any] | None = None, **options: Any) -> Any:
