@@ -164,7 +164,7 @@ def _openvino(model: Model, x: Array, threads: int) -> Function:
 
 
 def openvino_call(model: Any, x: Array, out: Array, type_: Any, threads: int) -> Function:
-    """Return a call of a model of OpenVINO in ``type_``, with the input ``x`` and result ``out``."""
+    """Return a call of OpenVINO's ``model``, in ``type_``, from ``x`` to ``out``."""
     ov = module("openvino")
     options = {
         "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": type_,
