@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 
 from sympy import Expr, expand
 
@@ -13,11 +14,15 @@ from tilewright.ir.stages import Buffer
 from tilewright.spec.network.stages import Stage, Stages
 from tilewright.symbolic import ZERO, symbol, value
 
+from ..plan import ByRows, Plan
+from .block import HERE, Block
+from .joined import least
 from .placed import same
-from .step import Block, Opening, Rows, Step
+from .step import Opening, Rows, Step
 
-#: In formulas of a stage in blocks: the number of the block, and its rows.
-BLOCK, HERE = symbol("block_of_rows"), symbol("rows_here")
+#: If threads share blocks of rows, about the least rows of a block: a product of fewer rows takes
+#: longer for each of them, and each block reads all keys and values of an attention.
+_LEAST, _LEAST_OF_ATTENTION = 8, 16
 
 #: A stage of the user, and the numbers of its products and row programs.
 Group = tuple[Stage, range]
@@ -146,19 +151,57 @@ def _in_blocks(
     # A block of more rows than there are is all rows: C compilers see that buffers have space.
     height = stage.rows if known is None else max(1, min(stage.rows, known))
     block = Block(first, height, total, threads, private, stack)
+    if threads > 1:
+        block = _shared(block, steps)
     for step, rows in every:
         shifts = dict(step.shifts)
         for name, array in step.operands.items():
             if array in private:
                 shifts[name] = _within(step, name, written[array])
             elif rows.steps[name] != 0:
-                shifts[name] = shifts.get(name, ZERO) + BLOCK * height * rows.steps[name]
+                shifts[name] = shifts.get(name, ZERO) + block.start * rows.steps[name]
         buffer = step.buffer
         if buffer is not None and step.written in private:
             out = next(name for name, array in step.operands.items() if array == step.written)
             buffer = Buffer(buffer.name, buffer.element, block.most * rows.steps[out])
         sizes = step.sizes if rows.slot is None else {**step.sizes, rows.slot: HERE}
         yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block, loops=())
+
+
+def _shared(block: Block, steps: Sequence[Step]) -> Block:
+    """Return ``block``, of which several threads run ``steps``, with its unit and least rows."""
+    tall = max(map(_whole_rows, steps))
+    unit = next(each for each in (tall, 2, 1) if block.rows % each == 0)
+    few = _LEAST_OF_ATTENTION if block.stack else _LEAST
+    each = [least(step) for step in steps]
+    if None in each:
+        return replace(block, unit=unit, least=few)
+    cycles = max(1.0, sum(each))
+    core = steps[0].plan.target.core
+    few = max(few, ceil(2 * core.region / (cycles * block.matrices)))
+    return replace(block, unit=unit, least=few, work=round(cycles * core.fma_units))
+
+
+def tile_rows(step: Step) -> int:
+    """Return the rows of a stage's largest register tile; 8 for a row program."""
+    if not isinstance(step.plan, Plan | ByRows):
+        return 8
+    tiles = step.plan.nests[0].tiling.tiles
+    return max((int(tile.shape.rows) for tile in tiles), default=1)
+
+
+def _whole_rows(step: Step) -> int:
+    """Return the rows of a tile that takes the same time if it has fewer, else 2.
+
+    An odd row takes longer than its share.
+    """
+    if not isinstance(step.plan, Plan | ByRows):
+        return 2
+    first = step.plan.nests[0]
+    shapes = [tile.shape for tile in first.tiling.tiles]
+    if first.problem.across == "n":
+        return max((shape.vectors * shape.vector.lanes for shape in shapes), default=2)
+    return tile_rows(step) if first.staging.product.unit is not None else 2
 
 
 def _matrices(step: Step) -> str:

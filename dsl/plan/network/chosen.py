@@ -19,7 +19,7 @@ from tilewright.symbolic import evaluate, slots, value
 
 from ..loops import Decision
 from ..problem import NOMINAL
-from .blocks import in_blocks, users_of
+from .blocks import in_blocks, tile_rows, users_of
 from .joined import Joined
 from .step import Opening, Step
 
@@ -324,17 +324,9 @@ class _Choice:
 
     def _blocks(self, steps: Sequence[Step], total: int) -> Iterator[int]:
         """Yield the sizes of blocks that are tried: whole tiles, and shares of all threads."""
-        tile = max((_tile_rows(step) for step in steps), default=1)
+        tile = max((tile_rows(step) for step in steps), default=1)
         wanted = {tile * count for count in _TILES}
         if self.model.threads > 1:
             parts = [self.model.threads * count for count in _EACH]
             wanted |= {-(-total // part) for part in parts}
         yield from sorted(rows for rows in wanted if rows < total)
-
-
-def _tile_rows(step: Step) -> int:
-    """Return the rows of a stage's largest register tile; 8 for a row program."""
-    if not step.is_product:
-        return 8
-    tiles = step.plan.nests[0].tiling.tiles  # type: ignore[union-attr]
-    return max((int(tile.shape.rows) for tile in tiles), default=1)

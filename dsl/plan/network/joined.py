@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from tilewright.isa.machine import Core
-from tilewright.symbolic import evaluate
+from tilewright.symbolic import evaluate, value
 
 from ..estimate.caches import Nest, Piece, Region, Repeat, Series, work
 from ..estimate.kernel import estimate_of, nest_of
@@ -123,17 +123,32 @@ class Joined:
 
     def least(self, step: Step) -> float:
         """Return the cycles of a stage, all rows, if no transfer limits them; 0 for a copy."""
-        plan, sizes = step.plan, {name: self.number(step, name) for name in step.sizes}
-        once = 0.0
-        if isinstance(plan, Plan | ByRows):
-            first = plan.nests[0]
-            known = {d: evaluate(first.problem.sizes[d], sizes) for d in "mnk"}
-            once = first.spec.flops({**known, "count": 1}) / 2 / peak(first)
-        elif isinstance(plan, RowsPlan):
-            once = planned_work(plan, sizes).total
+        once = _work(step, {name: self.number(step, name) for name in step.sizes})
         for loop in step.loops:
             once *= evaluate(loop.trips, self.sizes)
         return once
+
+
+def least(step: Step) -> float | None:
+    """Return the cycles of a row of a stage if no transfer limits them.
+
+    None if they depend on sizes that only the call knows.
+    """
+    sizes = {name: value(size) for name, size in step.sizes.items()}
+    if step.rows is not None and step.rows.slot is not None:
+        sizes[step.rows.slot] = 1
+    known = {name: size for name, size in sizes.items() if size is not None}
+    return _work(step, known) if len(known) == len(sizes) else None
+
+
+def _work(step: Step, sizes: Mapping[str, int]) -> float:
+    """Return the cycles of a stage with these sizes, without loops around it."""
+    plan = step.plan
+    if isinstance(plan, Plan | ByRows):
+        first = plan.nests[0]
+        known = {d: evaluate(first.problem.sizes[d], sizes) for d in "mnk"}
+        return first.spec.flops({**known, "count": 1}) / 2 / peak(first)
+    return planned_work(plan, sizes).total if isinstance(plan, RowsPlan) else 0.0
 
 
 def _read(step: Step) -> Mapping[str, object]:

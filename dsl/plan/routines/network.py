@@ -43,6 +43,7 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.attention import attentions, stages_of_attention
+from ..network.block import Outer
 from ..network.blocks import blocked, grouped, in_blocks, openings, resolved, users_of
 from ..network.chosen import chosen, ways
 from ..network.elements import Elements
@@ -52,7 +53,7 @@ from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Found, Opening, Outer, Sizes, Step, outer_loops, shown_as
+from ..network.step import Found, Opening, Sizes, Step, outer_loops, shown_as
 from ..plan import ByRows, Plan
 from ..rows.plan import plan_rows
 
