@@ -23,6 +23,9 @@ from .step import Opening, Rows, Step
 #: If threads share blocks of rows, about the least rows of a block: a product of fewer rows takes
 #: longer for each of them, and each block reads all keys and values of an attention.
 _LEAST, _LEAST_OF_ATTENTION = 8, 16
+#: Rows are shared if they take this many times as long as a parallel region costs. At 2 times, a
+#: second thread saves what it costs; but each row of a small block takes longer.
+_WORTH = 3
 
 #: A stage of the user, and the numbers of its products and row programs.
 Group = tuple[Stage, range]
@@ -151,8 +154,7 @@ def _in_blocks(
     # A block of more rows than there are is all rows: C compilers see that buffers have space.
     height = stage.rows if known is None else max(1, min(stage.rows, known))
     block = Block(first, height, total, threads, private, stack)
-    if threads > 1:
-        block = _shared(block, steps)
+    block = for_threads(block, steps)
     for step, rows in every:
         shifts = dict(step.shifts)
         for name, array in step.operands.items():
@@ -168,17 +170,19 @@ def _in_blocks(
         yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block, loops=())
 
 
-def _shared(block: Block, steps: Sequence[Step]) -> Block:
-    """Return ``block``, of which several threads run ``steps``, with its unit and least rows."""
+def for_threads(block: Block, steps: Sequence[Step]) -> Block:
+    """Return ``block``, which has ``steps``, with its unit and least rows if threads share it."""
+    if not block.parallel:
+        return block
     tall = max(map(_whole_rows, steps))
     unit = next(each for each in (tall, 2, 1) if block.rows % each == 0)
     few = _LEAST_OF_ATTENTION if block.stack else _LEAST
-    each = [least(step) for step in steps]
-    if None in each:
+    each = [cycles for step in steps if (cycles := least(step)) is not None]
+    if len(each) < len(steps):
         return replace(block, unit=unit, least=few)
     cycles = max(1.0, sum(each))
     core = steps[0].plan.target.core
-    few = max(few, ceil(2 * core.region / (cycles * block.matrices)))
+    few = max(few, ceil(_WORTH * core.region / (cycles * block.matrices)))
     return replace(block, unit=unit, least=few, work=round(cycles * core.fma_units))
 
 
