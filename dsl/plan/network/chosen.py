@@ -311,7 +311,8 @@ class _Choice:
                 ours, theirs = self._cycles(numbers, private, rows, total)
                 # What threads lose with a bad number of rows may be what they gain with others.
                 if theirs / ours > (_HARMLESS if self.model.threads == 1 else 2 - together / apart):
-                    why = f"blocks of {total} rows would take {theirs / ours - 1:.0%} longer"
+                    few = "1 row" if total == 1 else f"{total} rows"
+                    why = f"a call of {few} would take {theirs / ours - 1:.0%} longer in blocks"
                     break
             else:
                 if self._serves_one_thread(numbers, private, rows):
@@ -349,4 +350,6 @@ class _Choice:
         if self.model.threads > 1:
             share = -(-total // self.model.threads)
             wanted.add(share + share % 2)
+            if steps[0].rows is not None and value(steps[0].rows.total) is not None:
+                wanted = {self._height(steps, rows, total) for rows in wanted}
         yield from sorted(rows for rows in wanted if rows < total)
