@@ -41,7 +41,8 @@ def drawn(random: Random, total: Expr) -> Block:
     rows = unit * random.randint(1, 9)
     stack = random.choice(((), (Outer("outer0", Integer(4) * symbol("batch_")),)))
     threads = random.choice((2, 3, 8))
-    return Block(0, rows, total, threads, frozenset(), stack, unit, random.choice((1, 8, 50)))
+    least, inner = random.choice((1, 8, 50)), random.random() < 0.5
+    return Block(0, rows, total, threads, frozenset(), stack, unit, least, inner)
 
 
 def test_blocks_are_equal_and_cover_all_rows() -> None:
@@ -57,8 +58,10 @@ def test_blocks_are_equal_and_cover_all_rows() -> None:
             assert all(0 < rows <= evaluate(block.most, {ROWS.name: total}) for rows in heights)
             units = [-(-rows // block.unit) for rows in heights]
             assert not units or max(units) - min(units) <= 1
-            few = len(found) * max(block.least, block.unit) >= total
-            assert few or len(found) % block.sharing == 0
+            inner = block.inner and block.sharing <= block.rows // block.unit
+            least = max(block.least, block.unit * (block.sharing if inner else 1))
+            few = total <= least if inner else len(found) * least >= total
+            assert few or len(found) % block.sharing == 0 or len(found) == -(-total // block.unit)
 
 
 @pytest.mark.parametrize(

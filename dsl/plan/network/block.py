@@ -36,7 +36,9 @@ class Block:
     On one thread, all blocks but the last have ``rows`` rows. Several threads get equal shares: the
     number of blocks is a multiple of the threads, and blocks have multiples of ``unit`` rows that
     differ by at most ``unit``. There are fewer blocks if they would have less than half of
-    ``least`` rows. ``work`` are the vector multiply-adds of a row, None if they are not known.
+    ``least`` rows. If ``inner``, threads share the loops in a block that is the only one: up to
+    ``least`` rows are one block, and more rows have a block for each thread. ``work`` are the
+    vector multiply-adds of a row, None if they are not known.
     """
 
     first: int
@@ -47,6 +49,7 @@ class Block:
     stack: tuple[Outer, ...] = ()
     unit: int = 1
     least: int = 1
+    inner: bool = False
     work: int | None = None
 
     @property
@@ -85,11 +88,15 @@ class Block:
         if not self.parallel:
             return div(self.total + (self.rows - 1), self.rows)
         most = max(1, self.rows // self.unit)
-        least = max(1, min(self.least, self.rows // 2) // self.unit)
         every = self.sharing * most
         even = self.sharing * div(self._units + (every - 1), every)
         if self.sharing == 1:
             return even
+        least = max(1, self.least // self.unit)
+        if self.inner and self.sharing <= most:
+            least = min(most, max(self.sharing, least))
+            return Least(even, 1 + self.sharing * div(self._units, least + 1))
+        least = min(max(1, most // 2), least)
         return Least(even, div(self._units + (least - 1), least))
 
     @property

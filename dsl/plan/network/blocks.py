@@ -12,6 +12,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
 from tilewright.spec.network.stages import Stage, Stages
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, symbol, value
 
 from ..plan import ByRows, Plan
@@ -20,12 +21,15 @@ from .joined import least
 from .placed import same
 from .step import Opening, Rows, Step
 
-#: If threads share blocks of rows, about the least rows of a block: a product of fewer rows takes
-#: longer for each of them, and each block reads all keys and values of an attention.
-_LEAST, _LEAST_OF_ATTENTION = 8, 16
-#: Rows are shared if they take this many times as long as a parallel region costs. At 2 times, a
-#: second thread saves what it costs; but each row of a small block takes longer.
-_WORTH = 3
+#: If threads share blocks of rows, the least rows of a block: a product of fewer rows takes longer
+#: for each of them, and each block reads all keys and values of an attention.
+_LEAST, _LEAST_OF_ATTENTION = 4, 8
+#: A block takes at least this many times as long as a parallel region costs. A second thread saves
+#: what it costs if the time is equal; but each row of a small block takes longer.
+_WORTH = 1.5
+#: If threads can share a single block, each block of several takes at least this many times as long
+#: as its thread needs to read the weights.
+_STREAMED = 2
 
 #: A stage of the user, and the numbers of its products and row programs.
 Group = tuple[Stage, range]
@@ -176,14 +180,35 @@ def for_threads(block: Block, steps: Sequence[Step]) -> Block:
         return block
     tall = max(map(_whole_rows, steps))
     unit = next(each for each in (tall, 2, 1) if block.rows % each == 0)
-    few = _LEAST_OF_ATTENTION if block.stack else _LEAST
+    few: float = _LEAST_OF_ATTENTION if block.stack else _LEAST
+    inner = value(block.total) is None and any(map(_shares, steps))
+    several = block.sharing if inner else 2
+    block = replace(block, unit=unit, least=several * int(few), inner=inner)
     each = [cycles for step in steps if (cycles := least(step)) is not None]
     if len(each) < len(steps):
-        return replace(block, unit=unit, least=few)
+        return block
     cycles = max(1.0, sum(each))
     core = steps[0].plan.target.core
-    few = max(few, ceil(_WORTH * core.region / (cycles * block.matrices)))
-    return replace(block, unit=unit, least=few, work=round(cycles * core.fma_units))
+    few = max(few, _WORTH * core.region / (cycles * block.matrices))
+    if inner:
+        nbytes = sum(map(_weight_bytes, steps))
+        few = max(few, _STREAMED * nbytes / core.rate(nbytes) / cycles)
+    return replace(block, least=ceil(several * few), work=round(cycles * core.fma_units))
+
+
+def _shares(step: Step) -> bool:
+    """Return True if threads share a stage of a single block."""
+    nests = step.plan.nests if isinstance(step.plan, Plan | ByRows) else ()
+    return any(nest.nest.parallel(d) for nest in nests for d in "mn")
+
+
+def _weight_bytes(step: Step) -> int:
+    """Return the bytes of the weight of a product."""
+    if not isinstance(step.plan, Plan | ByRows):
+        return 0
+    problem = step.plan.nests[0].problem
+    n, k = (value(problem.sizes[d]) for d in "nk")
+    return (n or 0) * (k or 0) * ITEMSIZE.get(problem.spec.b.type, 1)
 
 
 def tile_rows(step: Step) -> int:

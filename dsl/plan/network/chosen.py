@@ -15,7 +15,7 @@ from tilewright.isa.machine import Core
 from tilewright.spec.network.stages import Stage, Stages
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim
-from tilewright.symbolic import ONE, evaluate, slots, value
+from tilewright.symbolic import evaluate, slots, value
 
 from ..loops import Decision
 from ..problem import NOMINAL
@@ -277,12 +277,13 @@ class _Choice:
 
     def _height(self, steps: Sequence[Step], rows: int, total: int) -> int:
         """Return the rows of a block if ``total`` rows are in blocks of at most ``rows``."""
-        count = value(self._block(steps, rows, Integer(total)).count)
+        count = value(replace(self._block(steps, rows), total=Integer(total)).count)
         return -(-total // count) if count and self.model.threads > 1 else rows
 
-    def _block(self, steps: Sequence[Step], rows: int, total: Expr) -> Block:
-        block = Block(0, rows, total, self.model.threads, frozenset(), steps[0].loops)
-        return for_threads(block, steps)
+    def _block(self, steps: Sequence[Step], rows: int) -> Block:
+        assert steps[0].rows is not None
+        total, stack = steps[0].rows.total, steps[0].loops
+        return for_threads(Block(0, rows, total, self.model.threads, frozenset(), stack), steps)
 
     def _model(self, formula: Expr, total: int) -> Joined:
         """Return the estimates for sizes of the call with which a stage has ``total`` rows."""
@@ -328,7 +329,7 @@ class _Choice:
         """
         opened = [self.opened[number] for number in numbers]
         threads = self.model.threads
-        few = (1, self._block(opened, rows, ONE).least + 1) if threads > 1 else ()
+        few = (1, self._block(opened, rows).least + 1) if threads > 1 else ()
         return (*few, rows * threads + 1)
 
     def _serves_one_thread(self, numbers: range, private: set[str], rows: int) -> bool:

@@ -20,7 +20,7 @@ from .step import Step
 
 #: A core reads what another core wrote at this share of the rate of main memory. Measured on Zen 5:
 #: 3 to 4 bytes per cycle.
-_FROM_OTHERS = 1 / 3
+_FROM_OTHERS = 1 / 4
 #: How often a byte of an array is transferred if these stages write it. An array that they also
 #: read has one transfer more, to the stage that reads it.
 _WRITTEN, _PASSED = 2.0, 1.5
@@ -89,8 +89,9 @@ class Joined:
         moves = frozenset(_moving(steps) - {*private})
         parts: list[Nest] = []
         if self.threads > 1:
-            body = _series([self._nest(step, rows, False) for step in steps])
             count, last = trips + (left > 0), left / rows if left else 1.0
+            # Threads share what is in a single block.
+            body = _series([self._nest(step, rows, count == 1) for step in steps])
             parts.append(_repeated(body, count, moves, parallel=True, last=last))
         else:
             if trips:

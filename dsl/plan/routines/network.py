@@ -291,8 +291,15 @@ class _Cutter:
 
     @property
     def _schedule(self) -> Schedule:
-        """The schedule of the next stage: threads share blocks of rows, if there are any."""
-        return Schedule(threads=None if len(self.made) in self.opened else self.stages.threads)
+        """The schedule of the next stage.
+
+        Threads share blocks of rows if there are any. If a call may have a single block, they share
+        what is in it. Matrix units would then be configured for each loop of a block.
+        """
+        opening = self._opening
+        single = opening is Opening.ROWS and self.taken and self.target.matrix is None
+        shared = opening is Opening.WHOLE or single
+        return Schedule(threads=self.stages.threads if shared else None)
 
     def _matrix(self, node: Expression) -> Placed:
         """Return where an operand of a product is; a copy if its strides are no matrix's."""
