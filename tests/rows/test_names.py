@@ -95,7 +95,10 @@ def test_places_of_functions(cases: Cases) -> None:
     plain, net = tw.compile_many([(spec, each, "host") for each in (tw.Stages(), moved)])
     assert "\nwithin    a: relu0 add0 quantize0 dequantize0, in the accumulators" in plain.explain()
     assert "\nwithin    mean0: quantize0 dequantize0, in the same passes" in net.explain()
-    assert net.schedule == moved and [step.inside for step in net.plan.steps][0] == ("relu0", "add0")
+    assert net.schedule == moved and [step.inside for step in net.plan.steps][0] == (
+        "relu0",
+        "add0",
+    )
     x, weights = np.float32(np.arange(48)).reshape(3, 16), {"a": np.full((16, 512), 0.01, "f4")}
     packed = plain.pack(weights)
     assert net(x, packed).tobytes() == plain(x, packed).tobytes()

@@ -25,7 +25,8 @@ class Stage:
     ----------
     names : str
         The names that ``kernel.explain()`` prints, in the order in which they run, separated by
-        spaces.
+        spaces. A product is named after its weight, another stage after its function and a number,
+        for example ``softmax0``. ``attention0`` is the name of the stages of an attention.
     rows : int, optional
         The rows of a block. Rows are counted through all leading axes if all named stages can do
         so. Otherwise, as in attention, leading axes are loops around the blocks, and a block has
