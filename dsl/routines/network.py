@@ -80,6 +80,8 @@ class RowProgram(Routine[Network, RowsPlan]):
 class Layers(Routine[Network, NetworkPlan]):
     """A network with products: each product with what follows it is a stage."""
 
+    keeps = True
+
     def stages(self, plan: NetworkPlan) -> tuple[Stage, ...]:
         """Return the stages in order, with the intermediate tensors as buffers between them."""
         programs: dict[Any, tuple[str, Program]] = {}

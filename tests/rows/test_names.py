@@ -18,6 +18,7 @@ from tilewright.runtime.machine.host import resolve
 R = tw.dim("rows")
 T = tw.Tensor
 WIDE = {"a": T("f32", (16, 512)), "g": T("f32", 512), "b": T("f32", (512, 16))}
+APART = tw.Stages()
 
 
 @tw.postop
@@ -25,7 +26,7 @@ def softmax(x: Any) -> Any:
     return x + x
 
 
-def planned(function: Callable[..., Any], stages: Any = tw.Stages(), type_: Any = "f32") -> Any:
+def planned(function: Callable[..., Any], stages: Any = APART, type_: Any = "f32") -> Any:
     w = {key: T(type_ if len(one.shape) > 1 else "f32", one.shape) for key, one in WIDE.items()}
     used = {key: one for key, one in w.items() if key in function.__code__.co_names}
     spec = tw.network(function).of(x=T(type_, (R, 16)), w=used)
@@ -95,10 +96,8 @@ def test_places_of_functions(cases: Cases) -> None:
     plain, net = tw.compile_many([(spec, each, "host") for each in (tw.Stages(), moved)])
     assert "\nwithin    a: relu0 add0 quantize0 dequantize0, in the accumulators" in plain.explain()
     assert "\nwithin    mean0: quantize0 dequantize0, in the same passes" in net.explain()
-    assert net.schedule == moved and [step.inside for step in net.plan.steps][0] == (
-        "relu0",
-        "add0",
-    )
+    first, *_ = net.plan.steps
+    assert net.schedule == moved and first.inside == ("relu0", "add0")
     x, weights = np.float32(np.arange(48)).reshape(3, 16), {"a": np.full((16, 512), 0.01, "f4")}
     packed = plain.pack(weights)
     assert net(x, packed).tobytes() == plain(x, packed).tobytes()
@@ -121,7 +120,7 @@ def test_equal_networks_have_equal_names() -> None:
         tw.network(function).of(x=T("f32", (R, 16)), w={"a": WIDE["a"]})
         for function in (written_out, lambda x, w: nn.softmax(x @ w.a))
     ]
-    nets.append(pickle.loads(pickle.dumps(nets[1])))  # noqa: S301
+    nets.append(pickle.loads(pickle.dumps(nets[1])))
     nets.append(eval(repr(nets[1]), vars(tw) | {"nn": nn}))  # noqa: S307
     for each in nets:
         assert each == nets[0] and hash(each) == hash(nets[0]) and repr(each) == repr(nets[0])
