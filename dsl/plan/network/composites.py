@@ -165,9 +165,8 @@ def _mean(node: Call | Cast) -> Composite | None:
     total, count = node.args
     if not isinstance(total, Reduce) or total.fn != "sum":
         return None
-    return (
-        Composite("mean", node, (total, node)) if count == size(*total.args, total.axis) else None
-    )
+    whole = size(total.args[0], total.axis)
+    return Composite("mean", node, (total, node)) if count == whole else None
 
 
 def _quantized(node: Call | Cast) -> Composite | None:
@@ -176,7 +175,7 @@ def _quantized(node: Call | Cast) -> Composite | None:
         return None
     steps, nodes = node.args[0], [node]
     if isinstance(steps, Call) and steps.fn == "add" and isinstance(steps.args[1], Number):
-        nodes.append(steps)  # type: ignore[arg-type]
+        nodes.append(steps)
         steps = steps.args[0]
     if not isinstance(steps, Call) or steps.fn != "mul":
         return None
