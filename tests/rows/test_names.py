@@ -96,8 +96,8 @@ def test_places_of_functions(cases: Cases) -> None:
     plain, net = tw.compile_many([(spec, each, "host") for each in (tw.Stages(), moved)])
     assert "\nwithin    a: relu0 add0 quantize0 dequantize0, in the accumulators" in plain.explain()
     assert "\nwithin    mean0: quantize0 dequantize0, in the same passes" in net.explain()
-    first, *_ = net.plan.steps
-    assert net.schedule == moved and first.inside == ("relu0", "add0")
+    made: Any = net.plan
+    assert net.schedule == moved and made.steps[0].inside == ("relu0", "add0")
     x, weights = np.float32(np.arange(48)).reshape(3, 16), {"a": np.full((16, 512), 0.01, "f4")}
     packed = plain.pack(weights)
     assert net(x, packed).tobytes() == plain(x, packed).tobytes()

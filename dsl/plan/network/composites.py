@@ -135,7 +135,7 @@ def _matched(
         elif not isinstance(wanted, Composed):
             if wanted != own:
                 return None
-        elif type(wanted) is type(own) and wanted.shell == own.shell:  # type: ignore[attr-defined]
+        elif type(wanted) is type(own) and wanted.shell == own.shell:
             found[id(own)] = own
             left += zip(wanted.args, arguments(own), strict=True)
         else:
@@ -173,7 +173,7 @@ def _quantized(node: Call | Cast) -> Composite | None:
     """Return ``nn.quantize`` if its result is ``node``."""
     if not isinstance(node, Cast) or node.type not in _QUANTIZED:
         return None
-    steps, nodes = node.args[0], [node]
+    steps, nodes = node.args[0], list[Expression]([node])
     if isinstance(steps, Call) and steps.fn == "add" and isinstance(steps.args[1], Number):
         nodes.append(steps)
         steps = steps.args[0]
