@@ -9,7 +9,7 @@ import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from .known import Findings
+from .known import Findings, is_served
 from .recipe import Step
 from .traced import value_of
 
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 def pieces(graph: torch.fx.GraphModule, found: Findings) -> list[Piece]:
     """Return the pieces of ``graph`` with two products or more, in the order of their last nodes.
 
-    A node whose value is not one tensor of f32 without gaps is in a piece only together with all
+    A node whose value is not one tensor of floats without gaps is in a piece only together with all
     nodes that read it. Otherwise it loses its place in ``found.steps``.
     """
     order = {node: at for at, node in enumerate(graph.graph.nodes)}
@@ -45,7 +45,7 @@ def pieces(graph: torch.fx.GraphModule, found: Findings) -> list[Piece]:
         for node in odd:
             del found.steps[node]
             found.why[node] = (
-                "its result is no f32 tensor without gaps, and is read outside of networks"
+                "its result is no float tensor without gaps, and is read outside of networks"
             )
 
 
@@ -123,7 +123,6 @@ def _piece(nodes: list[torch.fx.Node], found: Findings) -> Piece:
 
 
 def _is_plain(node: torch.fx.Node) -> bool:
-    """Return True if a node's value is one tensor of f32 without gaps, as networks return it."""
+    """Return True if a node's value is one tensor without gaps, of a type that networks return."""
     value = value_of(node)
-    usual = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-    return usual and value.is_contiguous()
+    return isinstance(value, torch.Tensor) and is_served(value) and value.is_contiguous()

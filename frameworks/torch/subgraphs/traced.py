@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 from tilewright.errors import SpecError
-from tilewright.spec.sizes import Dim
+from tilewright.spec.sizes import Dim, joined_size
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
+from ..aten import tensors_of
 from .recipe import GET, Ref, Step
 
 #: In place of a number that a network cannot have.
@@ -51,8 +52,10 @@ def number_of(value: Any) -> Any:
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return UNKNOWN if isinstance(value, torch.Tensor) else value
     expression: Any = value.node.expr
-    if expression.is_Symbol and isinstance(value, torch.SymInt):
-        return Dim(str(expression))
+    if isinstance(value, torch.SymInt) and (expression.is_Symbol or expression.is_Mul):
+        parts = expression.args if expression.is_Mul else (expression,)
+        if all(part.is_Symbol or part.is_Integer for part in parts):
+            return joined_size(Dim(str(x)) if x.is_Symbol else int(x) for x in parts)
     if not expression.is_number:
         return UNKNOWN
     return int(expression) if isinstance(value, torch.SymInt) else float(expression)
@@ -114,13 +117,14 @@ def _read(name: str, passed: list[tuple[str, Any]], graph: torch.fx.Graph) -> Tr
             return Traced(tuple(steps), tuple(found(each.args[0])), writes)
         elif each.op != "call_function":
             return None
-        elif not any(isinstance(x, torch.Tensor) for x in tree_leaves(each.meta.get("val"))):
+        elif not tensors_of(each.meta.get("val")):
             values[each] = number_of(each.meta.get("val"))
         else:
             values[each] = Ref(f"{name}.{each.name}")
             options = tuple((key, found(value)) for key, value in each.kwargs.items())
             target = str(each.target)
-            steps.append(Step(values[each].name, target, tuple(found(each.args)), options))
+            types = tuple(x.dtype for x in tensors_of(each.meta.get("val")))
+            steps.append(Step(values[each].name, target, tuple(found(each.args)), options, types))
             schema = getattr(each.target, "_schema", None)
             writes = writes or (target != GET and (schema is None or schema.is_mutable))
     raise AssertionError("a graph has an output")
