@@ -37,7 +37,6 @@ from tilewright.spec.expression.nodes import Expression, Number
 from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import TypeName
-
 from torch.utils._pytree import tree_leaves
 
 from .packed import INPUT_TYPES
@@ -330,6 +329,8 @@ def _same(use: Use, x: Any, **_: Any) -> Any:
 def _to(use: Use, x: Any, dtype: Any = None, *_: Any, **__: Any) -> Any:
     if dtype not in INPUT_TYPES:
         use.refuse("tensors are not converted to this type", dtype, _TYPES)
+    if isinstance(x, Known):
+        return Known(x.tensor.to(dtype), x.name)
     return use.tensor(x)
 
 
@@ -438,8 +439,12 @@ def _attention(
     added = use.tensor(mask)
     if isinstance(mask, Truth) or (isinstance(mask, Known) and mask.tensor.dtype == torch.bool):
         added = where(added, 0, -np.inf)
-    factor = float(_shape(q)[-1] ** -0.5) if scale is None else scale
-    scores = nn.product(q, k.T, type="f32") * factor + added
+    depth = _shape(q)[-1]
+    if scale is None:
+        if isinstance(depth, Dim):
+            use.refuse("attention needs a scale", f"heads of {depth.name} columns")
+        scale = depth**-0.5
+    scores = nn.product(q, k.T, type="f32") * scale + added
     # A query without keys gets zeros.
     weights = where(eq(scores, -np.inf), 0, nn.softmax(scores))
     return cast(weights, _type(v)) @ v

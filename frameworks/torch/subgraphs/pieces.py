@@ -10,13 +10,9 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from .known import Findings, is_served
-from .recipe import Step
+from .recipe import products_of
 from .traced import value_of
 
-#: Operators that are products, without their overloads.
-_PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm")
-#: Operators that are several products.
-_SEVERAL = {"scaled_dot_product_attention": 2}
 #: The largest number of products in a piece, if the graph can be cut between single values. The C
 #: compiler needs about a second for two products, and layers that are equal share one network.
 MOST = 8
@@ -47,12 +43,6 @@ def pieces(graph: torch.fx.GraphModule, found: Findings) -> list[Piece]:
             found.why[node] = (
                 "its result is no float tensor without gaps, and is read outside of networks"
             )
-
-
-def products_of(steps: Iterable[Step]) -> int:
-    """Return the number of products in steps."""
-    names = [step.target.removeprefix("aten.").partition(".")[0] for step in steps]
-    return sum((name in _PRODUCTS) + _SEVERAL.get(name, 0) for name in names)
 
 
 def _partitions(graph: torch.fx.GraphModule, found: Findings) -> Iterator[list[torch.fx.Node]]:
@@ -97,7 +87,7 @@ def _cut(
 
 
 def _count(nodes: Iterable[torch.fx.Node], found: Findings) -> int:
-    return sum(products_of(found.steps[node].steps) for node in nodes)
+    return sum(products_of(step.target) for node in nodes for step in found.steps[node].steps)
 
 
 def _piece(nodes: list[torch.fx.Node], found: Findings) -> Piece:

@@ -21,8 +21,18 @@ from tilewright.spec.types import TypeName
 from ..aten import Known, Use, called
 from ..products import LAYER_TYPES, linear
 
-#: Name of Python's ``operator.getitem`` as a target.
-GET = str(operator.getitem)
+#: The number of products that an operator is.
+_PRODUCTS = {
+    **dict.fromkeys(("linear", "matmul", "mm", "bmm", "addmm"), 1),
+    "scaled_dot_product_attention": 2,
+}
+#: Name of Python's ``operator.getitem`` as a target, and of a conversion.
+GET, TO = str(operator.getitem), "aten.to.dtype"
+
+
+def products_of(target: str) -> int:
+    """Return the number of products that an operator is, for example 1 for ``aten.mm.default``."""
+    return _PRODUCTS.get(target.removeprefix("aten.").partition(".")[0], 0)
 
 
 class Ref(NamedTuple):
@@ -114,9 +124,10 @@ class Recipe:
         for held, tensor in zip(self.weights, weights, strict=True):
             values[held.name] = tensor.detach()
         sizes = self.sizes(inputs)
-        for step in self.steps:
-            args, options = read((step.args, dict(step.options)), values, sizes)
-            values[step.name] = _function(step.target)(*args, **options)
+        with torch.autocast("cpu", enabled=False):  # the steps have its conversions
+            for step in self.steps:
+                args, options = read((step.args, dict(step.options)), values, sizes)
+                values[step.name] = _function(step.target)(*args, **options)
         return [values[name] for name in self.results]
 
 

@@ -69,8 +69,9 @@ def is_whole(graph: torch.fx.GraphModule) -> bool:
 def _why_none(graph: torch.fx.GraphModule) -> Left | None:
     """Return why no network computes any part of ``graph``, None if one may."""
     targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
-    if torch.is_autocast_enabled("cpu") or torch.amp.autocast_mode._enter_autocast in targets:
-        return Left("graph", "types change in it", "call it without torch.autocast")
+    if torch.amp.autocast_mode._enter_autocast in targets:
+        cure = "call the compiled function in torch.autocast, not the reverse"
+        return Left("graph", "it begins torch.autocast", cure)
     given = [node for node in graph.graph.nodes if node.op in ("placeholder", "get_attr")]
     trained = any(getattr(value_of(node), "requires_grad", False) for node in given)
     if trained and (torch.is_grad_enabled() or torch._C._set_grad_enabled in targets):
