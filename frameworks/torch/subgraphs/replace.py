@@ -56,13 +56,16 @@ def replace(graph: torch.fx.GraphModule, given: Sequence[Any], *, freezes: bool)
 
 
 def is_whole(graph: torch.fx.GraphModule) -> bool:
-    """Return True if networks compute all of ``graph``."""
-    network = torch.ops.tilewright.network.default
-    return all(
-        node.op in ("placeholder", "get_attr", "output")
-        or node.target is network
+    """Return True if networks and kernels compute all of ``graph``, without gradients."""
+    ours = torch.ops.tilewright
+    network = ours.network.default
+    single = (ours.linear_of_constants.default, ours.matmul_of_constants.default)
+    computed = [x for x in graph.graph.nodes if x.op not in ("placeholder", "get_attr", "output")]
+    return bool(computed) and all(
+        node.target is network
+        or node.target in single
         or (node.target is operator.getitem and node.args[0].target is network)
-        for node in graph.graph.nodes
+        for node in computed
     )
 
 
