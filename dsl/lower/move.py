@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd
+from typing import Self
 
 from sympy import Expr, Integer
 
@@ -42,6 +43,12 @@ class MoveNest:
     prefix: str = ""
     first: tuple[Expr, Expr] = (ZERO, ZERO)
     by: int = BY
+
+    def beginning(self, line: Expr, depth: Expr) -> Self:
+        """Return the loops of the part of the matrix that begins at ``line`` and ``depth``."""
+        sides = zip(self.first, (self.move.source, self.move.made), strict=True)
+        one, other = (first + side.at(line, depth) for first, side in sides)
+        return replace(self, first=(one, other))
 
     def call(
         self, make: Callable[[MoveTile], str], line: Expr, depth: Expr, **others: Argument

@@ -42,11 +42,10 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Active, Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
 from tilewright.lower.move import MoveNest
-from tilewright.lower.staging.conversion import Conversion
-from tilewright.lower.staging.convert_groups import conversion_nest
+from tilewright.lower.staging.convert import ConversionNest
 from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.formats.packed_b import ALIGNMENT
-from tilewright.plan.routines.copy import Move
+from tilewright.plan.routines.copy import Move, staged_move
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, whole_and_rest
 from tilewright.symbolic import ONE, ZERO, div, missing, symbol, value
@@ -72,23 +71,18 @@ class _Packing:
         """The name of the packed matrix."""
         return self.plan.operands["out"].buffer
 
-    @property
-    def conversion(self) -> Conversion:
-        """The conversion of each element to the packed type and layout."""
+    def conversion(self, size: tuple[Expr, Expr], first: tuple[Expr, Expr]) -> ConversionNest:
+        """Return the loops that convert ``size`` columns and elements of K.
+
+        ``first`` has their first elements in both matrices.
+        """
         plan = self.plan
-        return Conversion(
-            target=plan.target,
-            source=plan.operands["b"],
-            packed=plan.operands["out"],
-            line="n",
-            k_group=plan.format.group,
-            shift=plan.shift,
-            lanes=plan.lanes,
+        move = staged_move(
+            plan.target, plan.operands["b"], plan.operands["out"], "n", size,
+            rounded=plan.spec.type, group=plan.format.group, shift=plan.shift, lanes=plan.lanes,
             slots=plan.slots,
-            prefix=self.prefix,
-            type=plan.spec.type,
-            zero_lines=True,
-        )
+        )  # fmt: skip
+        return ConversionNest(move, self.tiles, self.prefix, first, zero_lines=True)
 
     def call(self, name: str, made: Iterable[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
         """Return a call of tile ``name``, whose program is made of ``made`` at the first call."""
@@ -219,16 +213,13 @@ def _chunk(
     inside, k = strip.at("ps"), depth.at("kc")
     column = block.at("pt") + inside
     there = first[1] + inside * form.group + k * form.nb
-    extents: dict[str, Expr] = {"k": depth.size, "n": strip.size}
     if packing.move is not None:
         move = replace(packing.move, lines=strip.size, depth=depth.size)
         nest = MoveNest(move, packing.tiles, first=(move.source.at(column, k), there))
         yield from nest.moves()
     else:
         at = k * b["k"] + column * b["n"], there
-        nodes, tiles = conversion_nest(packing.conversion, extents, at)
-        packing.tiles.update(tiles)
-        yield from nodes
+        yield from packing.conversion((strip.size, depth.size), at).moves()
     if form.sums:
         vectors = div(strip.size + (plan.lanes - 1), plan.lanes)
         groups = div(depth.size + (form.group - 1), form.group)
