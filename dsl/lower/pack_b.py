@@ -39,13 +39,13 @@ from tilewright.ir.ops import (
     TileProgram,
     Zero,
 )
-from tilewright.ir.values import Active, Address, Register, bits_of_ones
+from tilewright.ir.values import Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
 from tilewright.lower.move import MoveNest
 from tilewright.lower.staging.convert import ConversionNest
-from tilewright.lower.vectors import filled, known, over_vectors
+from tilewright.lower.vectors import over_vectors
 from tilewright.plan.formats.packed_b import ALIGNMENT
-from tilewright.plan.routines.copy import Move, staged_move
+from tilewright.plan.routines.copy import Move, filling, staged_move
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, whole_and_rest
 from tilewright.symbolic import ONE, ZERO, div, missing, symbol, value
@@ -83,6 +83,11 @@ class _Packing:
             slots=plan.slots,
         )  # fmt: skip
         return ConversionNest(move, self.tiles, self.prefix, first, zero_lines=True)
+
+    def filling(self, type_: str, prefix: str = "") -> MoveNest:
+        """Return the loops that fill parts of the packed matrix with numbers of ``type_``."""
+        move = filling(self.plan.target, self.out, type_, self.plan.slots)
+        return MoveNest(move, self.tiles, self.prefix + prefix)
 
     def call(self, name: str, made: Iterable[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
         """Return a call of tile ``name``, whose program is made of ``made`` at the first call."""
@@ -226,29 +231,11 @@ def _chunk(
         yield from _add_sums(packing, (first[0], there), column, (vectors, groups))
 
 
-# --- zeros ---------------------------------------------------------------------------------------
-
-
 def _zeros(packing: _Packing, at: Expr, vectors: Expr) -> Iterator[NestNode]:
     """Yield zeros for ``vectors`` vectors of columns."""
     plan, form = packing.plan, packing.plan.format
-
-    def called(first: Expr, vectors: int, tail: Expr | None) -> Call:
-        place = Argument(packing.out, at + form.group * first)
-        return packing.call(f"zero_{vectors}", _zero_ops(plan, vectors), (("out", place),))
-
-    yield from over_vectors(vectors * plan.lanes, plan.lanes, VECTORS, called, "zp")
-
-
-def _zero_ops(plan: PackPlan, vectors: int) -> tuple[Op, ...]:
-    """Return stores of zeros; a K group of more than four bytes takes several stores."""
-    form = plan.format
-    plain = form.stored in ("f32", "f64", "s32")
-    zero = Zero(Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes)))
-    words = 1 if plain else max(1, form.group * form.itemsize // 4)
-    each = form.group // words
-    places = (index * plan.lanes * each * ONE for index in range(vectors * words))
-    return filled(zero, places) if plain else filled(zero, places, None, form.stored, each)
+    count = vectors * plan.lanes * form.group
+    yield from packing.filling(form.stored).fill(Argument(packing.out, at), count)
 
 
 # --- sums ----------------------------------------------------------------------------------------
@@ -274,27 +261,11 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
     # first, and the start values then overwrite them.
     before = plan.lanes * whole if value(whole) is not None else ZERO
     zeros = div(sums, plan.lanes) * plan.lanes - before
-    for name, constant, begin, count in (
-        ("begin", ZERO, before, zeros),
-        ("shifted", start, ZERO, columns),
-    ):
-
-        def called(
-            at: Expr, vectors: int, tail: Expr | None, name: str = name,
-            constant: Expr = constant, begin: Expr = begin,
-        ) -> Call:  # fmt: skip
-            ops = _constant_ops(plan, constant, vectors, known(tail))
-            place = _sums_place(packing, first, begin + at)
-            return packing.call(f"{name}_{vectors if tail is None else 'tail'}", ops, (place,))
-
-        yield from over_vectors(count, plan.lanes, VECTORS, called, "zp")
-
-
-def _constant_ops(plan: PackPlan, start: Expr, vectors: int, active: Active) -> tuple[Op, ...]:
-    register, whole = Register("start", plan.target.holding("s32", plan.lanes)), value(start)
-    constant = Splat(register, start if whole is None else (whole + 2**31) % 2**32 - 2**31)
-    places = (index * plan.lanes * ONE for index in range(vectors))
-    return filled(constant, places, active, pointer="sums")
+    nest, each = packing.filling("s32", "sums_"), 4 // form.itemsize
+    _, place = _sums_place(packing, first, before)
+    yield from nest.fill(place, zeros, scale=each)
+    _, place = _sums_place(packing, first, ZERO)
+    yield from nest.fill(place, columns, start, each)
 
 
 def _add_sums(

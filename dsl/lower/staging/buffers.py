@@ -7,30 +7,23 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
-from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, of_batch
-from tilewright.ir.ops import (
-    Parameter,
-    Splat,
-    TileProgram,
-)
-from tilewright.ir.values import Register
-from tilewright.isa.vector import Vector
+from tilewright.ir.nest import Argument, BlockLoop, Name, NestNode, Selected, of_batch
+from tilewright.ir.ops import TileProgram
+from tilewright.lower.move import MoveNest
 from tilewright.lower.tile.row_reductions import START
-from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.formats.lookup import format_of_a
 from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Problem, Staging
-from tilewright.plan.routines.copy import staged_move
+from tilewright.plan.routines.copy import filling, staged_move
 from tilewright.spec.operands import Packed as PackedSpec
 from tilewright.spec.signature import symbol_of
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol
+from tilewright.symbolic import ZERO, div, mod, symbol
 
 from .block_sums import TOTALS, sum_blocks
 from .convert import ConversionNest
-from .line_sums import VECTORS, LineSums, sums_nest
+from .line_sums import LineSums, sums_nest
 from .quantize import quantization_of, quantize_rows
 
 
@@ -218,31 +211,7 @@ def sum_lines(staging: Staging, name: str) -> Filled:
 def begin(problem: Problem, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """Return nodes and tiles that set output ``name`` to the start value of its reduction."""
     fn = dict(problem.spec.outputs)[name].fn
-    vector = problem.target.of("f32")[0]
-    tiles: list[TileProgram] = []
-
-    def called(at: Expr, vectors: int, tail: Expr | None) -> Call:
-        tiles.append(_begin_tile(problem, vector, fn, vectors, tail))
-        return Call(tiles[-1].name, (Argument(Name(symbol_of(name)), at),))
-
-    nodes = tuple(over_vectors(problem.sizes["m"], vector.lanes, VECTORS, called))
-    return nodes, tuple(tiles)
-
-
-def _begin_tile(
-    problem: Problem, vector: Vector, fn: str, vectors: int, tail: Expr | None
-) -> TileProgram:
-    start = Splat(Register("start", vector), START[fn])
-    ops = filled(start, (index * vector.lanes * ONE for index in range(vectors)), known(tail))
-    slots = [slot for slot, _ in problem.spec.runtime_sizes()]
-    return TileProgram(
-        name=f"begin_{fn}_{'tail' if tail is not None else vectors}",
-        element="f32",
-        parameters=(
-            Parameter("out", "out"),
-            *(Parameter(slot, "size") for slot in sizes_used(ops, slots)),
-        ),
-        body=ops,
-        end=(),
-        summary=f"{fn} of nothing",
-    )
+    out = Name(symbol_of(name))
+    nest = MoveNest(filling(problem.target, out, "f32", problem.slots), prefix=f"begin_{fn}_")
+    nodes = tuple(nest.fill(Argument(out, ZERO), problem.sizes["m"], START[fn]))
+    return nodes, tuple(nest.tiles.values())

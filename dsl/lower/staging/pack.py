@@ -13,26 +13,21 @@ from dataclasses import replace
 
 from sympy import Expr
 
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When, repeated
+from tilewright.ir.nest import Argument, BlockLoop, NestNode, When, repeated
 from tilewright.ir.ops import (
-    Parameter,
     TileProgram,
-    Zero,
 )
 from tilewright.ir.stages import STACK_BYTES
-from tilewright.ir.values import Register
-from tilewright.isa.vector import Vector
 from tilewright.lower.move import MoveNest
 from tilewright.lower.transpose import grid_nest
-from tilewright.lower.vectors import filled
 from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Staging
-from tilewright.plan.routines.copy import BLOCK_DEPTH, block_move, operand_layout
+from tilewright.plan.routines.copy import BLOCK_DEPTH, block_move, filling, operand_layout
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import Part, cut, panel_parts
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ZERO, div, linear, value
+from tilewright.symbolic import ONE, ZERO, div, value
 
 from .buffers import Filled, conversion_of, margin, zero_groups
 from .convert import ConversionNest
@@ -62,8 +57,10 @@ def pack(
         return Filled(buffer, buffer.strides[line] * extent, nodes, tiles)
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
-    zeros, pads = pad(plan.staging, buffer, (extent, depth), spare, prefix)
-    return Filled(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
+    fills = MoveNest(filling(plan.target, buffer.buffer, buffer.type, plan.slots), prefix=prefix)
+    zeros = tuple(_pad(plan.staging, buffer, (extent, depth), spare, fills))
+    tiles = (*fills.tiles.values(), *tiles)
+    return Filled(buffer, leading * depth + spare, zeros + nodes, tiles)
 
 
 def _converted(
@@ -222,10 +219,6 @@ def _copy(
     return tuple(nest.rows()), tuple(nest.tiles.values())
 
 
-#: The number of rows that one call pads.
-PAD_LINES = 4
-
-
 def spare_elements(plan: Plan, name: str) -> int:
     """Return the elements that tiles may read past the last row of packed operand ``name``.
 
@@ -242,45 +235,21 @@ def spare_elements(plan: Plan, name: str) -> int:
     return lanes if any(step % lanes for step in steps) else 0
 
 
-def pad(
-    staging: Staging, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
-) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """Return nodes and tiles that set the last vector of every row, and the ``spare`` elements, to
-    0.
+def _pad(
+    staging: Staging, buffer: Operand, size: tuple[Expr, Expr], spare: int, fills: MoveNest
+) -> Iterator[NestNode]:
+    """Yield nodes that set the last vector of every row, and the ``spare`` elements, to 0.
 
     They run before the rows are filled. ``size`` is the elements of a row, without padding, and the
     number of rows.
     """
     extent, depth = size
     if not staging.problem.bounces or staging.input_of(staging.problem.along).name != buffer.name:
-        return (), ()
-    leading, vector = buffer.strides["k"], staging.problem.target.of(staging.element)[0]
-    tiles: dict[str, TileProgram] = {}
-    nodes: list[NestNode] = []
+        return
+    leading, lanes = buffer.strides["k"], ONE * fills.move.filling[0].lanes
     if value(leading - extent) != 0:
-        for part in cut(depth, PAD_LINES):
-            program = _pad_tile(staging, vector, part.units, leading, prefix)
-            tiles.setdefault(program.name, program)
-            row = part.at("kp")
-            at = row * leading + (leading - vector.lanes)
-            call = Call(program.name, (Argument(buffer.buffer, at),))
-            nodes += repeated("kp", part.count, (call,), "pad")
+        (row,) = cut(depth, 1)
+        last = Argument(buffer.buffer, row.at("kp") * leading + (leading - lanes))
+        yield from repeated("kp", depth, fills.fill(last, lanes), "pad")
     if spare:
-        program = _pad_tile(staging, vector, 1, leading, prefix)
-        tiles.setdefault(program.name, program)
-        nodes.append(Call(program.name, (Argument(buffer.buffer, depth * leading),)))
-    return tuple(nodes), tuple(tiles.values())
-
-
-def _pad_tile(
-    staging: Staging, vector: Vector, lines: int, leading: Expr, prefix: str
-) -> TileProgram:
-    zero = Zero(Register("zero", vector))
-    return TileProgram(
-        name=f"{prefix}pad_{lines}",
-        element=staging.element,
-        parameters=(Parameter("out", "out"),),
-        body=filled(zero, (linear(((line, leading),)) for line in range(lines))),
-        end=(),
-        summary=f"zeros where {lines} lines end",
-    )
+        yield from fills.fill(Argument(buffer.buffer, depth * leading), lanes)

@@ -190,6 +190,12 @@ class Move:
         return self.made.along and not self.source.along and self.source.group == 1
 
     @property
+    def filling(self) -> tuple[Vector, int]:
+        """The vector that stores a number everywhere, and the elements in one of its lanes."""
+        each = in_word(self.made.type)
+        return self.target.of("s32" if each > 1 else self.made.type)[0], each
+
+    @property
     def turned(self) -> bool:
         """True if contiguous lines become groups, and vectors can be transposed in registers."""
         if not self.source.along or self.made.along or self.lanes == 1:
@@ -345,6 +351,12 @@ def staged_move(
     kind = rounded or source.type
     move = Move(target, given, made, source.type, kind, *size, lanes, (1, 1), slots)
     return grouped(move) if move.turned else move
+
+
+def filling(target: Target, name: Name, type_: str, slots: tuple[str, ...] = ()) -> Move:
+    """Return a move that only fills buffer ``name`` with a number."""
+    side = Layout(name, type_, ONE)
+    return Move(target, side, side, type_, type_, ZERO, ZERO, 1, (1, 1), slots)
 
 
 def operand_layout(operand: Operand, line: str, *, along: bool | None = None) -> Layout:
