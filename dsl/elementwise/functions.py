@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.errors import SpecError
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
 from tilewright.spec.expression.checks import check_functions
+from tilewright.spec.expression.nodes import Composed
+from tilewright.spec.expression.shapes import Shaped, together
 from tilewright.spec.expression.tensors import Cast, Full
 
 from .builder import Argument, Builder, Value, live
@@ -15,19 +19,56 @@ from .conversions import narrow, widen
 Leaves = Callable[[Expression], Argument]
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Computed(Composed):
+    """What ``program`` computes of the lanes of ``args``, by elementary operations of a builder.
+
+    The result may be in s32 lanes.
+    """
+
+    program: Callable[..., Argument]
+    args: tuple[Expression, ...]
+    tensor: Shaped | None = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = [arg.tensor for arg in self.args if arg.tensor is not None]
+        object.__setattr__(self, "tensor", together(self.fn, given) if given else None)
+        object.__setattr__(self, "_hash", hash((self.program, self.args)))
+
+    @property
+    def fn(self) -> str:
+        """The name of the program."""
+        return self.program.__name__.strip("_")
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """The program."""
+        return (self.program,)
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Computed:
+        """Return the value of this program for these arguments."""
+        return Computed(shell[0], args)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the value as text."""
+        return f"{self.fn}({', '.join(args)})"
+
+
 def lower_expression(
     expression: Expression,
     builder: Builder,
     leaves: Leaves,
     element: str = "f32",
-    entering: Callable[[Call], None] = lambda _call: None,
+    entering: Callable[[Any], None] = lambda _call: None,
     most: Callable[[Expression], float | None] = lambda _node: None,
 ) -> Argument:
     """Write the steps of ``expression`` and return the result, a literal if it is constant.
 
     ``leaves`` returns the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
     ``element``. ``element`` is the builder's floating-point type, or s32 for integer additions.
-    ``entering`` is called with each function of the expression before its steps are written.
+    ``entering`` is called with each ``Call`` and ``Computed`` before its steps are written.
     ``most`` returns a number that the value of a node never exceeds, or None.
     """
     check_functions(expression, element)
@@ -55,7 +96,7 @@ class _Lowering:
         builder: Builder,
         leaves: Leaves,
         element: str,
-        entering: Callable[[Call], None],
+        entering: Callable[[Any], None],
         most: Callable[[Expression], float | None],
     ) -> None:
         self.builder, self.leaves, self.element = builder, leaves, element
@@ -80,6 +121,10 @@ class _Lowering:
                 return self.builder.literal(int(value) if self.element == "s32" else value)
             case Call():
                 return self._call(node)
+            case Computed(program, args):
+                self.entering(node)
+                given = (_number(self.builder, self.values[id(arg)]) for arg in args)
+                return program(self.builder, *given)
             case Cast(type_, (given,)):
                 return rounded(self.builder, _number(self.builder, self.values[id(given)]), type_)
             case _:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
+from tilewright.elementwise.reductions import OUTPUTS
 from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, of_batch
 from tilewright.ir.ops import (
@@ -15,7 +16,6 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
-from tilewright.lower.tile.row_reductions import START
 from tilewright.lower.vectors import filled, known, over_vectors
 from tilewright.plan.formats.lookup import format_of_a
 from tilewright.plan.formats.packed_b import PackedFormat
@@ -221,7 +221,7 @@ def begin(problem: Problem, name: str) -> tuple[tuple[NestNode, ...], tuple[Tile
 def _begin_tile(
     problem: Problem, vector: Vector, fn: str, vectors: int, tail: Expr | None
 ) -> TileProgram:
-    start = Splat(Register("start", vector), START[fn])
+    start = Splat(Register("start", vector), float(OUTPUTS[fn].start))
     ops = filled(start, (index * vector.lanes * ONE for index in range(vectors)), known(tail))
     slots = [slot for slot, _ in problem.spec.runtime_sizes()]
     return TileProgram(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from tilewright.elementwise.builder import Argument, Builder, live
 from tilewright.elementwise.functions import lower_expression
@@ -16,7 +17,6 @@ from tilewright.spec.expression.nodes import Composed, Expression, every_node, n
 from tilewright.spec.expression.shapes import Shaped
 from tilewright.spec.expression.tensors import Input, Reduce
 from tilewright.spec.network.places import Grid, Place, grid_of, reduces_columns
-from tilewright.spec.network.value import Network
 
 #: If several passes need a value, it is held in memory only if computing it again takes more
 #: elementary operations than this. A store and a load take about as long as this many operations.
@@ -112,7 +112,16 @@ class Cut:
     passes: tuple[Pass, ...]
 
 
-def cut(network: Network, can_hold: Callable[[int], bool] = lambda count: True) -> Cut:
+class Named(Protocol):
+    """Results with names: a network, or the parts of a quantized row."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def results(self) -> tuple[Expression, ...]: ...  # noqa: D102
+
+
+def cut(network: Named, can_hold: Callable[[int], bool] = lambda count: True) -> Cut:
     """Return a network cut into passes.
 
     ``can_hold(count)`` is True if there is memory to hold ``count`` rows of values between passes.
@@ -126,7 +135,7 @@ def cut(network: Network, can_hold: Callable[[int], bool] = lambda count: True) 
 class _Cutter:
     """The nodes of one network, their passes, and the values that are held."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Named) -> None:
         self.network, self.banned = network, set[int]()
         table = rows(*network.results)
         self.nodes = nodes_of(table)
@@ -269,8 +278,9 @@ class _Cutter:
         found: dict[int, Known] = {}
         used: set[int] = set()
         for node in self.nodes:
-            if isinstance(node, Composed) and self._varies(node):
-                used |= {id(arg) for arg in node.args}
+            if isinstance(node, Composed):
+                level, many = self.levels[id(node)], self._varies(node)
+                used |= {id(arg) for arg in node.args if many or 0 < self.levels[id(arg)] < level}
         for node in self.nodes:
             if not isinstance(node, Composed) or self._varies(node) or node.tensor is None:
                 continue
