@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial, reduce
+from dataclasses import replace
 
 from sympy import Expr, Integer
 
-from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.emitter import Emitter
+from tilewright.ir.dataflow import sizes_used, without_idle_masks
 from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Advance, Apply, Loop, Op, Parameter, TileProgram, Zero
-from tilewright.ir.values import Address
+from tilewright.ir.ops import Advance, Loop, Op, Parameter, TileProgram
+from tilewright.lower.rows.row import Row
+from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.plan.problem import Staging
+from tilewright.plan.rows.passes import cut
+from tilewright.plan.rows.plan import RowPasses
+from tilewright.spec.expression.nodes import Expression
+from tilewright.spec.expression.tensors import Input
 from tilewright.symbolic import ONE, ZERO, symbol
 
-from .quantize import fitting, folded, pieces, put_one
+from .quantize import SHAPE, VECTORS, Results, fitting, reduction
 
 #: The name of the sums of blocks of A among the operands.
 TOTALS = "a_totals"
@@ -33,17 +36,31 @@ def sum_blocks(staging: Staging, matrix: Expr) -> tuple[tuple[NestNode, ...], Ti
         staging.operands[TOTALS],
         staging.quantized,
     )
+    vector = fitting(staging.problem.target, form.block)
+    passes = RowPasses(
+        target=staging.problem.target,
+        cut=cut(_results(form, source.type)),
+        real="f32",
+        cols=Integer(form.block),
+        operands={"x_": source, "totals": made},
+        vector=vector,
+        tile=(1, VECTORS * vector.lanes),
+        any_order=True,
+    )
     whole, tail = divmod(form.k, form.block)
     ops: tuple[Op, ...] = ()
     if whole:
-        ops = (Loop("kt", Integer(whole), tuple(_block(staging, form.block)), "blocks of K"),)
-    ops = (*ops, *(_block(staging, tail) if tail else ()))
+        moved = Advance("x_", Integer(form.block)), Advance("totals", ONE)
+        ops = (Loop("kt", Integer(whole), (*Row(passes).ops([0]), *moved), "blocks of K"),)
+    if tail:
+        ops = (*ops, *Row(replace(passes, cols=Integer(tail)), prefix="last_").ops([0]))
+    ops = without_idle_masks(ops)
     slots = tuple(slot for slot, _ in staging.problem.spec.runtime_sizes())
     program = TileProgram(
         name="sum_blocks",
         element="f32",
         parameters=(
-            Parameter("x", "in", source.type),
+            Parameter("x_", "in", source.type),
             Parameter("totals", "out", "f32"),
             *(Parameter(slot, "size") for slot in sizes_used(walk(ops), slots)),
         ),
@@ -60,26 +77,6 @@ def sum_blocks(staging: Staging, matrix: Expr) -> tuple[tuple[NestNode, ...], Ti
     return (BlockLoop("lp", staging.problem.sizes["m"], (call,), note="sum blocks of A"),), program
 
 
-def _block(staging: Staging, existing: int) -> Iterator[Op]:
-    """Sum one block with ``existing`` elements."""
-    source, form = staging.operands["a"], staging.quantized
-    prefix = "" if existing == form.block else "last_"
-    emitter = Emitter(
-        staging.problem.target, fitting(staging.problem.target, form.block).lanes, prefix, "f32"
-    )
-    total = emitter.fresh("added", "f32")
-    emitter.stage("elements", note="Elements.")
-    emitter.add(Zero(total))
-    for number, piece in enumerate(pieces(existing, emitter.lanes)):
-        inner = Emitter(
-            staging.problem.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32"
-        )
-        inner.stage("elements")
-        every = piece.elements(source, inner, "x")
-        sums = inner.register(reduce(partial(inner.builder, "add"), every))
-        emitter.add(*piece.repeated((*inner.emit(), Apply(total, "add", (total, sums))), "x"))
-    emitter.stage("sum", note="The sum of this block's elements.")
-    kept = folded(emitter, total, "add")
-    put_one(emitter, kept if form.minima else emitter.builder("neg", kept), Address("totals", ZERO))
-    yield from emitter.emit()
-    yield Advance("totals", ONE)
+def _results(form: QuantizedFormat, type_: str) -> Results:
+    total: Expression = reduction("sum", Input("x", type_, SHAPE))
+    return Results(("totals",), (total if form.minima else -total,))

@@ -6,39 +6,41 @@ If A has integers already, they are copied into rows of whole blocks, and their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sympy import Expr, Integer
 
 from tilewright.elementwise.builder import Argument as Lanes
 from tilewright.elementwise.builder import Builder
-from tilewright.ir.access import load
-from tilewright.ir.dataflow import pointers_used, sizes_used
+from tilewright.elementwise.functions import Computed
+from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.interleaving import fold_registers
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
-    Apply,
     Loop,
     Op,
     Parameter,
-    Point,
     Store,
     TileProgram,
-    Zero,
 )
-from tilewright.ir.values import Address, Register
+from tilewright.ir.values import Address
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.lower.rows.row import Row
 from tilewright.plan.formats.quantized_a import QuantizeRowsPlan
 from tilewright.plan.operands import Operand
 from tilewright.plan.problem import Staging
+from tilewright.plan.rows.passes import Known, cut
+from tilewright.plan.rows.plan import RowPasses
+from tilewright.spec.expression.nodes import Expression, Number
+from tilewright.spec.expression.tensors import Input, Reduce
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import Quantity
+from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, symbol
 
@@ -47,21 +49,19 @@ from tilewright.symbolic import ONE, ZERO, symbol
 TOP, LEAST = 127.0, 2.0**-119
 #: With zero points, ``LOWEST`` is the least quantized element, and ``HALF`` is half of the range.
 HALF, LOWEST = 127.5, -128
-#: All bits of an f32 except the sign.
-_MAGNITUDE = 0x7FFFFFFF
 #: The bits of infinity and of a NaN in f32.
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
-#: The comment in C on the computation of a scale.
-_OF_SCALE = "What a unit stands for: NaN beside Inf or NaN."
 #: The parameters of the tile for A's elements, scales, zero points, and the two kinds of sums.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
-#: The parameter for zero points that are arguments of the call.
-_ZERO = "given_zero"
+#: The parameter for zero points that are arguments of the call, and the value of a row.
+_ZERO, _GIVEN = "given_zero_rows", Known(0, "given_zero", None)
 #: The parameter for the zeros that fill the end of a packed row.
 _GAP = "gap"
 #: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")
+#: The axes of a matrix of which a row is quantized.
+SHAPE = (Dim("m"), Dim("k"))
 #: The number of vectors of a block that one loop trip reads.
 VECTORS = 4
 
@@ -137,14 +137,14 @@ def quantize_rows(
 
     They become row ``first`` and the next ones. ``prefix`` begins the tile's name.
     """
-    ops = (*_row(q), *_filling(q))
+    ops = (*without_idle_masks(tuple(_row(q))), *_filling(q))
     used = pointers_used(walk(ops))
     program = TileProgram(
         name=prefix
         + "_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
         element="f32",
         parameters=(
-            *((Parameter("x", "in", q.source.type),) if "x" in used else ()),
+            *((Parameter("x_", "in", q.source.type),) if "x_" in used else ()),
             *((Parameter(_ZERO, "in", "s32"),) if _ZERO in used else ()),
             *(Parameter(_NAMES[name], "out", made.type) for name, made in q.made.items()),
             *((Parameter(_GAP, "out", "s32"),) if q.gap is not None else ()),
@@ -155,7 +155,7 @@ def quantize_rows(
         summary="a row quantized block by block of K",
     )
     row = symbol("lp")
-    places = [Argument(q.source.buffer, row * q.source.strides["m"])] if "x" in used else []
+    places = [Argument(q.source.buffer, row * q.source.strides["m"])] if "x_" in used else []
     if _ZERO in used:
         places.append(Argument(Name("a_zero"), row if q.zero == "row" else ZERO))
     places += [
@@ -219,181 +219,158 @@ def _filling(q: Quantization) -> Iterator[Op]:
         yield Loop("kg", Integer(q.fills), stores, "zeros at the end of the row")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a block: ``trips`` trips of ``vectors`` vectors. ``active`` lanes of the last
-    exist.
-    """
-
-    vectors: int
-    trips: int
-    active: int | None
-    lanes: int
-
-    def repeated(self, ops: Sequence[Op], *pointers: str) -> Iterator[Op]:
-        """Yield ``ops`` in a loop over the trips, which moves ``pointers``."""
-        step = Integer(self.vectors * self.lanes)
-        body = (*ops, *(Advance(name, step) for name in pointers))
-        yield from body if self.trips == 1 else (Loop("kv", Integer(self.trips), body),)
-
-    def elements(self, source: Operand, emitter: Emitter, pointer: str) -> Iterator[Lanes]:
-        """Yield the vectors of a trip, loaded from ``pointer`` as f32."""
-        for place in range(self.vectors):
-            active = self.active if place == self.vectors - 1 else None
-            address = Address(pointer, place * self.lanes * ONE)
-            yield load(emitter, address, active, source.type, f"x{place}")
-
-
-def pieces(existing: int, lanes: int) -> Iterator[Piece]:
-    """Yield the pieces of a block with ``existing`` elements: a loop, single vectors, and a
-    tail.
-    """
-    whole, rest = divmod(existing, lanes)
-    trips, few = divmod(whole, VECTORS)
-    if trips:
-        yield Piece(VECTORS, trips, None, lanes)
-    if few:
-        yield Piece(few, 1, None, lanes)
-    if rest:
-        yield Piece(1, 1, rest, lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """The factors that quantize a row or block: the inverse scale, the scale, and the zero point.
-
-    If A has integers already, only the zero point is present.
-    """
-
-    units: Register | None
-    scale: Register | None
-    zero: Register | int | None
-
-    def zero_in(self, emitter: Emitter) -> Lanes | None:
-        """Return the zero point as a value of ``emitter``."""
-        return emitter.take(self.zero) if isinstance(self.zero, Register) else self.zero
-
-
 def _row(q: Quantization) -> Iterator[Op]:
     """Quantize whole blocks in a loop, then the last block, padded with zeros."""
+    passes = passes_of(q)
+    row = Row(replace(passes, cols=Integer(q.k), padded=0), prefix="row_")
+    numbers = range(len(passes.passes))
+    if q.of_rows:
+        yield from row.ops([0])
+        numbers = range(1, len(passes.passes))
+    elif q.zero is not None:
+        if passes.fill == _GIVEN:
+            row.keep(_GIVEN)
+        row.end("zeros", Computed(_negative, (passes.fill,)))
+        yield from row.emitter.emit()
     whole, tail = divmod(q.k, q.block)
-    unit = None
-    if q.of_rows or q.zero is not None:
-        emitter = Emitter(q.target, q.vector.lanes, "row_", "f32")
-        unit = _unit(q, emitter, q.k) if q.of_rows else _given(q, emitter)
-        yield from emitter.emit()
     if whole:
-        yield Loop("kt", Integer(whole), tuple(_block(q, q.block, unit)), "blocks of K")
+        block = [*Row(passes, known=row.known).ops(numbers), *_advanced(q)]
+        yield Loop("kt", Integer(whole), tuple(block), "blocks of K")
     if tail:
-        yield from _block(q, tail, unit)
+        last = replace(passes, cols=Integer(tail))
+        yield from Row(last, known=row.known, prefix="last_").ops(numbers)
 
 
-def _block(q: Quantization, existing: int, unit: _Unit | None) -> Iterator[Op]:
-    """Quantize a block with ``existing`` elements and sum it; without ``unit`` compute its
-    scale.
-    """
-    prefix = "" if existing == q.block else "last_"
-    emitter = Emitter(q.target, q.vector.lanes, prefix, "f32")
-    if unit is None and q.how is not None:
-        unit = _unit(q, emitter, existing)
-    total = _rounded(q, emitter, existing, unit)
-    if q.summed:
-        summed = folded(emitter, total, "add")
-        beside = -existing % emitter.lanes
-        if q.how is None and unit is not None and beside:
-            summed = emitter.builder(
-                "add", summed, emitter.builder("mul", unit.zero_in(emitter) or 0, beside)
-            )
-        _put_sums(q, emitter, summed, unit)
-    yield from emitter.emit()
+def _advanced(q: Quantization) -> Iterator[Op]:
+    """Yield the operations that move all pointers to the next block."""
+    yield Advance("x_", Integer(q.block))
+    yield Advance("out", Integer(q.block))
     moved = (name for name, made in q.made.items() if name != "a" and made.strides["k"] != 0)
     yield from (Advance(_NAMES[name], ONE) for name in moved)
 
 
-def _unit(q: Quantization, emitter: Emitter, existing: int) -> _Unit:
-    """Compute and store the scale of ``existing`` elements, and their zero point."""
-    assert q.how is not None
-    scale, units, zero = (_of_range if q.how.zero else _of_magnitude)(q, emitter, existing)
-    put_one(emitter, scale, Address("scales", ZERO))
-    if zero is None:
-        return _Unit(emitter.register(units), emitter.register(scale), None)
-    put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
-    return _Unit(emitter.register(units), emitter.register(scale), emitter.register(zero))
+# --- the passes over a row -----------------------------------------------------------------------
 
 
-def _given(q: Quantization, emitter: Emitter) -> _Unit:
-    """Broadcast the zero point of integers to all lanes, and store its negative."""
-    emitter.stage("zero", note="The zero point of A, negative.")
-    if isinstance(q.zero, int):
-        put_one(emitter, -q.zero, Address("zeros", ZERO))
-        return _Unit(None, None, q.zero)
-    single = Emitter(q.target, 1, f"{emitter.prefix}zero_", "f32")
-    one = single.register(load(single, Address(_ZERO, ZERO), None, "s32", "one"))
-    emitter.add(*single.emit())
-    zero = emitter.spread(one, "given")
-    put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
-    return _Unit(None, None, emitter.register(zero))
+class Results(NamedTuple):
+    """The results of passes over a row, with their names."""
+
+    names: tuple[str, ...]
+    results: tuple[Expression, ...]
 
 
-def _of_magnitude(
-    q: Quantization, emitter: Emitter, existing: int
-) -> tuple[Lanes, Lanes, Lanes | None]:
-    """Return scale and inverse scale of symmetric quantization, from the greatest magnitude."""
-
-    def magnitude(b: Builder, x: Lanes) -> Lanes:
-        return b("bits", b("abs", x))
-
-    note = "The greatest magnitude, as its bits."
-    (greatest,) = _extremes(q, emitter, existing, ("max",), magnitude, note)
-    bits = folded(emitter, greatest, "max")
-    top = emitter.builder("float", bits)
-    emitter.stage("scale", note=_OF_SCALE)
-    return *_in_units(emitter, top, TOP, bits), None
-
-
-def _of_range(
-    q: Quantization, emitter: Emitter, existing: int
-) -> tuple[Lanes, Lanes, Lanes | None]:
-    """Return scale, inverse scale and zero point, from the least and the greatest element."""
-    b = emitter.builder
-    note = "The greatest and the least element, 0 among them, as integers in their order."
-    highest, lowest = _extremes(q, emitter, existing, ("max", "min"), _ordered, note)
-    high, low = folded(emitter, highest, "max"), folded(emitter, lowest, "min")
-    emitter.stage("scale", note=_OF_SCALE)
-    least = b("float", _flipped(b, low))
-    half = b("sub", b("mul", b("float", high), 0.5), b("mul", least, 0.5))
-    scale, units = _in_units(emitter, half, HALF, b("max", high, b("xor", low, -1)))
-    emitter.register(units)
-    emitter.stage("zero", note="The integer that stands for 0.")
-    zero = b("to_s32", b("sub", float(LOWEST), b("mul", least, units)))
-    return scale, units, _within(b, zero)
+def passes_of(q: Quantization) -> RowPasses:
+    """Return the passes over a block of K, or over a row and then over its blocks."""
+    zero = Number(0) if q.zero is None else _GIVEN
+    return RowPasses(
+        target=q.target,
+        cut=cut(_results(q)),
+        real="s32" if q.how is None else "f32",
+        cols=Integer(q.block),
+        operands={"x_": q.source} | {_NAMES[name]: made for name, made in q.made.items()},
+        vector=q.vector,
+        tile=(1, VECTORS * q.vector.lanes),
+        any_order=True,
+        padded=q.block,
+        fill=Number(q.zero) if isinstance(q.zero, int) else zero,
+    )
 
 
-def _in_units(emitter: Emitter, most: Lanes, count: float, bits: Lanes) -> tuple[Lanes, Lanes]:
-    """Return the scale ``most / count`` and its inverse; both are 0 if ``most`` is too small.
+def reduction(fn: str, x: Expression) -> Reduce:
+    """Return the reduction ``fn`` of each row."""
+    return Reduce(fn, -1, True, (x,))
 
-    ``bits`` are those of the greatest magnitude. The scale is NaN if it is infinite or NaN.
+
+def _results(q: Quantization) -> Results:
+    """Return what is stored for each row, or block of a row, as expressions of its elements."""
+    x = Input("x", q.source.type, SHAPE)
+    found: dict[str, Expression] = {}
+    integers, scale, zero = x, None, None
+    if q.how is not None:
+        integers, scale, zero = (_in_range if q.how.zero else _on_both_sides)(x)
+        found["scales"] = scale
+        if zero is not None:
+            found["zeros"] = Computed(_negative, (zero,))
+    elif q.zero is not None:
+        zero = Number(q.zero) if isinstance(q.zero, int) else _GIVEN
+    found["out"] = integers
+    if q.summed:
+        found |= _sums(q, reduction("total", integers), scale, zero)
+    return Results(tuple(found), tuple(found.values()))
+
+
+def _on_both_sides(x: Expression) -> tuple[Expression, Expression, None]:
+    """Return integers and scale of symmetric quantization, from the greatest magnitude."""
+    top = reduction("absmax", x)
+    units = Computed(_units, (top, Number(TOP)))
+    return Computed(_rounded, (x, units)), Computed(_scale, (top, Number(TOP), top)), None
+
+
+def _in_range(x: Expression) -> tuple[Expression, Expression, Expression]:
+    """Return integers, scale and zero point, from the least and the greatest element."""
+    high, low = reduction("greatest", x), reduction("least", x)
+    half = Computed(_half, (high, low))
+    units = Computed(_units, (half, Number(HALF)))
+    scale = Computed(_scale, (half, Number(HALF), Computed(_farthest, (high, low))))
+    zero = Computed(_zero, (low, units))
+    return Computed(_shifted, (x, units, zero)), scale, zero
+
+
+def _sums(
+    q: Quantization, total: Expression, scale: Expression | None, zero: Expression | None
+) -> Iterator[tuple[str, Expression]]:
+    """Yield the sum of a block's elements in the forms that B's zero points need."""
+    if q.bias:
+        yield "starts", Computed(_times, (total, Number(-q.bias)))
+    if q.zeros:
+        if zero is not None:
+            total = Computed(_less, (total, zero, Number(q.block)))
+        if not q.minima:
+            yield "totals", Computed(_negated, (total,))
+        elif scale is None:
+            yield "totals", Computed(_converted, (total,))
+        else:
+            yield "totals", Computed(_scaled, (total, scale))
+
+
+def _scale(b: Builder, most: Lanes, count: Lanes, magnitude: Lanes) -> Lanes:
+    """Return ``most / count``; 0 if ``most`` is too small.
+
+    The result is NaN if ``magnitude``, the greatest one, is infinite or NaN.
     """
-    b = emitter.builder
-    there = b("le", LEAST, most)
-    finite = b("lt", bits, _INFINITY)
-    scale = b("select", there, b("div", most, count), 0.0)
-    scale = b("float", b("select", finite, b("bits", scale), _NAN))
-    emitter.register(scale)
-    emitter.stage("units", note="How many units 1 is.")
-    return scale, b("select", there, b("div", count, most), 0.0)
+    finite = b("lt", b("bits", magnitude), _INFINITY)
+    scale = b("select", b("le", LEAST, most), b("div", most, count), 0.0)
+    return b("float", b("select", finite, b("bits", scale), _NAN))
 
 
-def _ordered(b: Builder, x: Lanes) -> Lanes:
-    """Return an f32 as an integer of the same order; a NaN is beyond all numbers."""
-    return _flipped(b, b("bits", x))
+def _units(b: Builder, most: Lanes, count: Lanes) -> Lanes:
+    """Return the inverse scale ``count / most``; 0 if ``most`` is too small."""
+    return b("select", b("le", LEAST, most), b("div", count, most), 0.0)
 
 
-def _flipped(b: Builder, bits: Lanes) -> Lanes:
-    """Return ``bits`` with all bits but the sign inverted if the sign is set; this is its own
-    inverse.
-    """
-    return b("xor", bits, b("and", b("shr", bits, 31), _MAGNITUDE))
+def _half(b: Builder, high: Lanes, low: Lanes) -> Lanes:
+    """Return half of the range."""
+    return b("sub", b("mul", high, 0.5), b("mul", low, 0.5))
+
+
+def _farthest(b: Builder, high: Lanes, low: Lanes) -> Lanes:
+    """Return the greater magnitude; NaN if one is NaN. ``high`` is not negative."""
+    return b("float", b("max", b("bits", high), b("bits", b("abs", low))))
+
+
+def _zero(b: Builder, low: Lanes, units: Lanes) -> Lanes:
+    """Return the integer that stands for 0."""
+    return _within(b, b("to_s32", b("sub", float(LOWEST), b("mul", low, units))))
+
+
+def _rounded(b: Builder, x: Lanes, units: Lanes) -> Lanes:
+    """Return elements divided by the scale, rounded half to even."""
+    return b("to_s32", b("min", b("max", b("mul", x, units), -TOP), TOP))
+
+
+def _shifted(b: Builder, x: Lanes, units: Lanes, zero: Lanes) -> Lanes:
+    """Return elements divided by the scale, rounded half to even, plus the zero point."""
+    return _within(b, b("add", b("to_s32", b("mul", x, units)), zero))
 
 
 def _within(b: Builder, integer: Lanes) -> Lanes:
@@ -401,108 +378,28 @@ def _within(b: Builder, integer: Lanes) -> Lanes:
     return b("max", b("min", integer, int(TOP)), LOWEST)
 
 
-def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, unit: _Unit | None) -> None:
-    """Store the sum of a block's elements in the forms that B's zero points need."""
-    b = emitter.builder
-    if q.bias:
-        emitter.stage("start", note="What B's zero point takes from the sums of this block.")
-        put_one(emitter, b("mul", total, -q.bias), Address("starts", ZERO))
-    if q.zeros:
-        emitter.stage("sum", note="The sum of this block's elements, for B's zero points.")
-        if unit is not None and (zero := unit.zero_in(emitter)) is not None:
-            total = b("sub", total, b("mul", zero, q.block))
-        kept = b("to_f32", total)
-        if not q.minima:
-            kept = b("neg", kept)
-        elif unit is not None and unit.scale is not None:
-            kept = b("mul", kept, emitter.take(unit.scale))
-        put_one(emitter, kept, Address("totals", ZERO))
+def _negative(b: Builder, integer: Lanes) -> Lanes:
+    return b("sub", 0, integer)
 
 
-def _extremes(
-    q: Quantization,
-    emitter: Emitter,
-    existing: int,
-    fns: Sequence[str],
-    of: Callable[[Builder, Lanes], Lanes],
-    note: str,
-) -> tuple[Register, ...]:
-    """Return, for each lane, the reductions ``fns`` of ``of(element)`` and 0, in s32."""
-    names = {"max": "tops", "min": "lows"}
-    found, pointer = {fn: emitter.fresh(names[fn], "s32") for fn in fns}, f"{emitter.prefix}px"
-    emitter.stage("greatest", note=note)
-    emitter.add(*map(Zero, found.values()), Point(pointer, "x", ZERO, q.source.type))
-    for number, piece in enumerate(pieces(existing, emitter.lanes)):
-        inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_", "f32")
-        inner.stage("magnitude")
-        b = inner.builder
-        lanes = [of(b, x) for x in piece.elements(q.source, inner, pointer)]
-        most = [inner.register(reduce(partial(b, fn), lanes)) for fn in fns]
-        ends = [Apply(r, fn, (r, own)) for (fn, r), own in zip(found.items(), most, strict=True)]
-        emitter.add(*piece.repeated((*inner.emit(), *ends), pointer))
-    return tuple(found.values())
+def _times(b: Builder, total: Lanes, count: float) -> Lanes:
+    return b("mul", total, int(count))
 
 
-def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | None) -> Register:
-    """Store the quantized elements and return the sum of each lane. Padding represents 0."""
-    total, stored = emitter.fresh("added", "s32"), q.made["a"].type
-    emitter.stage("elements", note="Elements, rounded half to even." if q.how else "Elements.")
-    emitter.add(*([Zero(total)] if q.summed else []))
-    for number, piece in enumerate(pieces(existing, emitter.lanes)):
-        inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
-        inner.stage("elements")
-        whole = []
-        for place, x in enumerate(piece.elements(q.source, inner, "x")):
-            whole.append(x if unit is None or unit.units is None else _integer(inner, x, unit))
-            active = piece.active if place == piece.vectors - 1 else None
-            if active is not None and q.how is None and unit is not None:
-                # The inactive lanes are 0, which does not represent the number 0 if there is a zero
-                # point.
-                filling = inner.register(unit.zero_in(inner) or 0)
-                inner.add(_stored(filling, place * piece.lanes, stored))
-                inner.add(_stored(inner.register(x), place * piece.lanes, stored, active))
-                continue
-            inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
-        if q.summed:
-            sums = inner.register(reduce(partial(inner.builder, "add"), whole))
-            inner.add(Apply(total, "add", (total, sums)))
-        emitter.add(*piece.repeated((*inner.emit(),), "x", "out"))
-    missing = (q.block - existing) // emitter.lanes
-    if missing:
-        zero = unit.zero_in(emitter) if unit is not None else None
-        filling = emitter.register(0 if zero is None else zero)
-        ops: list[Op] = [_stored(filling, 0, stored), Advance("out", Integer(emitter.lanes))]
-        if zero is not None and q.summed:
-            ops.append(Apply(total, "add", (total, filling)))
-        emitter.add(Loop("kz", Integer(missing), tuple(ops), "zeros"))
-    return total
+def _less(b: Builder, total: Lanes, zero: Lanes, count: float) -> Lanes:
+    return b("sub", total, b("mul", zero, int(count)))
 
 
-def _integer(emitter: Emitter, x: Lanes, unit: _Unit) -> Lanes:
-    """Return elements divided by the scale and rounded, plus the zero point if there is one."""
-    assert unit.units is not None
-    b = emitter.builder
-    units = b("mul", x, emitter.take(unit.units))
-    if (zero := unit.zero_in(emitter)) is None:
-        return b("to_s32", b("min", b("max", units, -TOP), TOP))
-    return _within(b, b("add", b("to_s32", units), zero))
+def _converted(b: Builder, total: Lanes) -> Lanes:
+    return b("to_f32", total)
 
 
-def _stored(register: Register, at: int, type_: str, active: int | None = None) -> Store:
-    """Store s32 lanes, or the first ``active`` ones, as elements of ``type_``."""
-    group = 0 if type_ in register.vector.stores else 1
-    return Store(Address("out", at * ONE), register, active, type_, group)
+def _negated(b: Builder, total: Lanes) -> Lanes:
+    return b("neg", b("to_f32", total))
 
 
-def put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
-    """Store the first lane."""
-    active = None if emitter.lanes == 1 else 1
-    emitter.add(Store(address, emitter.register(value), active))
-
-
-def folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
-    """Return the reduction ``fn`` of all lanes, in every lane."""
-    return fold_registers(emitter, [emitter.take(register)], partial(emitter.builder, fn))
+def _scaled(b: Builder, total: Lanes, scale: Lanes) -> Lanes:
+    return b("mul", b("to_f32", total), scale)
 
 
 def fitting(target: Target, block: int) -> Vector:

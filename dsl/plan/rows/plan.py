@@ -55,10 +55,10 @@ class RowPasses:
     columns ``n``. ``held`` has for each held value the result in whose row it is stored, "" for a
     buffer. ``tile`` is the number of rows and columns of a trip, None if the pass decides.
 
-    If ``padded`` is a number, ``cols`` is known, and results have this number of columns: a whole
-    number of vectors. In place of the elements that a row lacks, passes visit ``fill``. Reductions
-    are then combined in the order that is fastest on the target: their bits do not depend on it, or
-    may differ from target to target.
+    With ``any_order``, ``cols`` is known, and reductions are combined in the order that is fastest
+    on the target. It is for integers, and for sums that may differ from target to target. Results
+    then have ``padded`` columns, a whole number of vectors, unless it is 0. In place of elements
+    that a row lacks, passes visit ``fill``.
     """
 
     target: Target
@@ -69,7 +69,8 @@ class RowPasses:
     vector: Vector
     held: tuple[str, ...] = ()
     tile: tuple[int, int] | None = None
-    padded: int | None = None
+    any_order: bool = False
+    padded: int = 0
     fill: Expression = Number(0)
 
     @property
