@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.errors import SpecError
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
 from tilewright.spec.expression.checks import check_functions
-from tilewright.spec.expression.nodes import Composed
+from tilewright.spec.expression.nodes import Composed, as_expression
 from tilewright.spec.expression.shapes import Shaped, together
 from tilewright.spec.expression.tensors import Cast, Full
 
@@ -20,13 +20,13 @@ Leaves = Callable[[Expression], Argument]
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class Computed(Composed):
-    """What ``program`` computes of the lanes of ``args``, by elementary operations of a builder.
+class Elementary(Composed):
+    """An elementary operation on the lanes of ``args``, which may be s32 or f32.
 
-    The result may be in s32 lanes.
+    Numbers among ``args`` are integers if the other arguments are s32.
     """
 
-    program: Callable[..., Argument]
+    fn: str
     args: tuple[Expression, ...]
     tensor: Shaped | None = field(init=False)
     _hash: int = field(init=False)
@@ -34,26 +34,26 @@ class Computed(Composed):
     def __post_init__(self) -> None:
         given = [arg.tensor for arg in self.args if arg.tensor is not None]
         object.__setattr__(self, "tensor", together(self.fn, given) if given else None)
-        object.__setattr__(self, "_hash", hash((self.program, self.args)))
-
-    @property
-    def fn(self) -> str:
-        """The name of the program."""
-        return self.program.__name__.strip("_")
+        object.__setattr__(self, "_hash", hash((self.fn, self.args)))
 
     @property
     def shell(self) -> tuple[Hashable, ...]:
-        """The program."""
-        return (self.program,)
+        """The operation."""
+        return (self.fn,)
 
     @classmethod
-    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Computed:
-        """Return the value of this program for these arguments."""
-        return Computed(shell[0], args)
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Elementary:
+        """Return the operation with these arguments."""
+        return Elementary(shell[0], args)
 
     def printed(self, args: list[str]) -> str:
-        """Return the value as text."""
+        """Return the operation as text."""
         return f"{self.fn}({', '.join(args)})"
+
+
+def elementary(fn: str, *args: Expression | float) -> Expression:
+    """Return an elementary operation on expressions and numbers."""
+    return Elementary(fn, tuple(map(as_expression, args)))
 
 
 def lower_expression(
@@ -68,7 +68,7 @@ def lower_expression(
 
     ``leaves`` returns the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
     ``element``. ``element`` is the builder's floating-point type, or s32 for integer additions.
-    ``entering`` is called with each ``Call`` and ``Computed`` before its steps are written.
+    ``entering`` is called with each function of the expression before its steps are written.
     ``most`` returns a number that the value of a node never exceeds, or None.
     """
     check_functions(expression, element)
@@ -121,10 +121,8 @@ class _Lowering:
                 return self.builder.literal(int(value) if self.element == "s32" else value)
             case Call():
                 return self._call(node)
-            case Computed(program, args):
-                self.entering(node)
-                given = (_number(self.builder, self.values[id(arg)]) for arg in args)
-                return program(self.builder, *given)
+            case Elementary():
+                return self._elementary(node)
             case Cast(type_, (given,)):
                 return rounded(self.builder, _number(self.builder, self.values[id(given)]), type_)
             case _:
@@ -145,6 +143,13 @@ class _Lowering:
         if entry.own:
             self._check(node, made)
         return made
+
+    def _elementary(self, node: Elementary) -> Argument:
+        self.entering(node)
+        args = [_number(self.builder, self.values[id(arg)]) for arg in node.args]
+        if any(isinstance(arg, Value) and arg.element == "s32" for arg in args):
+            args = [int(arg) if isinstance(arg, float) else arg for arg in args]
+        return self.builder(node.fn, *args)
 
     def _by_meaning(self, node: Call) -> Argument | Truth:
         """Return the value of a function that is defined by an expression of other functions."""

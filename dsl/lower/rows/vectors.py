@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
 
 from tilewright.elementwise.builder import Argument, Builder, Value
 from tilewright.elementwise.functions import lower_expression
@@ -255,8 +254,11 @@ def included(
 ) -> Iterator[Op]:
     """Yield the operations that reduce the registers ``made`` into ``register``."""
     emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
-    combine = partial(both, emitter.builder, fn)
-    combine(emitter.take(register), reduce(combine, map(emitter.take, made)))
+    first, *others = map(emitter.take, made)
+    total: Argument = first
+    for other in others:
+        total = both(emitter.builder, fn, total, other)
+    both(emitter.builder, fn, emitter.take(register), total)
     *before, last = emitter.emit()
     assert isinstance(last, Apply)
     yield from before

@@ -6,42 +6,38 @@ If A has integers already, they are copied into rows of whole blocks, and their 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from math import inf
 
 from sympy import Expr, Integer
 
-from tilewright.elementwise.builder import Argument as Lanes
-from tilewright.elementwise.builder import Builder
-from tilewright.elementwise.functions import Computed
-from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
+from tilewright.elementwise.functions import elementary
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, Program
-from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
     Loop,
     Op,
-    Parameter,
     Store,
     TileProgram,
 )
-from tilewright.ir.values import Address
+from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.lower.rows.program import tile_of
 from tilewright.lower.rows.row import Row
 from tilewright.plan.formats.quantized_a import QuantizeRowsPlan
 from tilewright.plan.operands import Operand
 from tilewright.plan.problem import Staging
-from tilewright.plan.rows.passes import Known, cut
-from tilewright.plan.rows.plan import RowPasses
-from tilewright.spec.expression.nodes import Expression, Number
+from tilewright.plan.rows.passes import Cut, Known, cut
+from tilewright.plan.rows.plan import ZEROS, RowPasses
+from tilewright.spec.expression.nodes import Expression, Number, call
 from tilewright.spec.expression.tensors import Input, Reduce
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import Quantity
 from tilewright.spec.sizes import Dim
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.types import ITEMSIZE, type_name
 from tilewright.symbolic import ONE, ZERO, symbol
 
 #: ``TOP`` is the greatest magnitude of a quantized element. A block becomes all zeros if its
@@ -49,8 +45,8 @@ from tilewright.symbolic import ONE, ZERO, symbol
 TOP, LEAST = 127.0, 2.0**-119
 #: With zero points, ``LOWEST`` is the least quantized element, and ``HALF`` is half of the range.
 HALF, LOWEST = 127.5, -128
-#: The bits of infinity and of a NaN in f32.
-_INFINITY, _NAN = 0x7F800000, 0x7FC00000
+#: The bits of a NaN in f32.
+_NAN = 0x7FC00000
 #: The parameters of the tile for A's elements, scales, zero points, and the two kinds of sums.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
@@ -60,10 +56,10 @@ _ZERO, _GIVEN = "given_zero_rows", Known(0, "given_zero", None)
 _GAP = "gap"
 #: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")
-#: The axes of a matrix of which a row is quantized.
-SHAPE = (Dim("m"), Dim("k"))
+#: The pointer to the elements of a row, and the axes of their matrix.
+_X, _SHAPE = "x_", (Dim("m"), Dim("k"))
 #: The number of vectors of a block that one loop trip reads.
-VECTORS = 4
+_VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +98,6 @@ class Quantization:
         """True if all blocks of a row share a scale."""
         return self.how is not None and self.how.block is None and self.k > self.block
 
-    @property
-    def vector(self) -> Vector:
-        """The f32 vector type in which elements are quantized."""
-        return fitting(self.target, self.block)
-
 
 def quantization_of(staging: Staging) -> Quantization:
     """Return the quantization of A."""
@@ -137,34 +128,36 @@ def quantize_rows(
 
     They become row ``first`` and the next ones. ``prefix`` begins the tile's name.
     """
-    ops = (*without_idle_masks(tuple(_row(q))), *_filling(q))
-    used = pointers_used(walk(ops))
-    program = TileProgram(
-        name=prefix
-        + "_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
-        element="f32",
-        parameters=(
-            *((Parameter("x_", "in", q.source.type),) if "x_" in used else ()),
-            *((Parameter(_ZERO, "in", "s32"),) if _ZERO in used else ()),
-            *(Parameter(_NAMES[name], "out", made.type) for name, made in q.made.items()),
-            *((Parameter(_GAP, "out", "s32"),) if q.gap is not None else ()),
-            *(Parameter(slot, "size") for slot in sizes_used(walk(ops), q.slots)),
-        ),
-        body=(),
-        end=ops,
-        summary="a row quantized block by block of K",
+    passes = passes_of(q)
+    given = {_ZERO: "s32"} | ({_GAP: "s32"} if q.gap is not None else {})
+    tile = tile_of(
+        passes,
+        prefix + "_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
+        (*_row(q, passes), *_filling(q)),
+        "a row quantized block by block of K",
+        given,
+        {*map(_NAMES.__getitem__, q.made), _GAP},
+        q.slots,
     )
     row = symbol("lp")
-    places = [Argument(q.source.buffer, row * q.source.strides["m"])] if "x_" in used else []
-    if _ZERO in used:
-        places.append(Argument(Name("a_zero"), row if q.zero == "row" else ZERO))
-    places += [
-        _argument(made, matrix * made.strides["b"] + (first + row) * made.strides["m"])
-        for made in q.made.values()
-    ]
-    places += [] if q.gap is None else [_argument(q.gap, (first + row) * q.gap.strides["m"])]
-    loop = BlockLoop("lp", rows, (Call(program.name, tuple(places)),), note="quantize A")
-    return (loop,), program
+    places = {
+        _X: Argument(q.source.buffer, row * q.source.strides["m"]),
+        _ZERO: Argument(Name("a_zero"), row if q.zero == "row" else ZERO),
+    }
+    for name, made in q.made.items():
+        place = matrix * made.strides["b"] + (first + row) * made.strides["m"]
+        places[_NAMES[name]] = _argument(made, place)
+    if q.gap is not None:
+        places[_GAP] = _argument(q.gap, (first + row) * q.gap.strides["m"])
+    return (over_rows(tile, rows, places, "quantize A"),), tile
+
+
+def over_rows(
+    tile: TileProgram, rows: Expr, places: Mapping[str, Argument], note: str
+) -> BlockLoop:
+    """Return the loop that calls ``tile`` for each row."""
+    arguments = tuple(places[each.name] for each in tile.parameters if each.role != "size")
+    return BlockLoop("lp", rows, (Call(tile.name, arguments),), note=note)
 
 
 def rows_program(plan: QuantizeRowsPlan) -> Program:
@@ -219,101 +212,145 @@ def _filling(q: Quantization) -> Iterator[Op]:
         yield Loop("kg", Integer(q.fills), stores, "zeros at the end of the row")
 
 
-def _row(q: Quantization) -> Iterator[Op]:
+def _row(q: Quantization, passes: RowPasses) -> Iterator[Op]:
     """Quantize whole blocks in a loop, then the last block, padded with zeros."""
-    passes = passes_of(q)
     row = Row(replace(passes, cols=Integer(q.k), padded=0), prefix="row_")
-    numbers = range(len(passes.passes))
+    numbers = tuple(range(len(passes.passes)))
     if q.of_rows:
-        yield from row.ops([0])
-        numbers = range(1, len(passes.passes))
+        yield from row.ops(numbers[:1])
+        numbers = numbers[1:]
     elif q.zero is not None:
         if passes.fill == _GIVEN:
             row.keep(_GIVEN)
-        row.end("zeros", Computed(_negative, (passes.fill,)))
+        row.end("zeros", elementary("sub", 0, passes.fill))
         yield from row.emitter.emit()
-    whole, tail = divmod(q.k, q.block)
+    steps = {_NAMES[name]: ONE for name, made in q.made.items() if made.strides["k"] != 0}
+    steps |= {_X: Integer(q.block), "out": Integer(q.block)}
+    yield from in_blocks(passes, q.k, steps, numbers, row.known)
+
+
+def in_blocks(
+    passes: RowPasses,
+    k: int,
+    steps: Mapping[str, Expr],
+    numbers: Sequence[int] = (0,),
+    known: Mapping[Expression, Register] | None = None,
+) -> Iterator[Op]:
+    """Yield the passes ``numbers`` over each block of a row of ``k`` elements.
+
+    ``passes`` are over a whole block. ``steps`` are those of pointers from a block to the next.
+    """
+    whole, tail = divmod(k, int(passes.cols))
     if whole:
-        block = [*Row(passes, known=row.known).ops(numbers), *_advanced(q)]
-        yield Loop("kt", Integer(whole), tuple(block), "blocks of K")
+        moved = (Advance(name, step) for name, step in steps.items())
+        block = (*Row(passes, known=known).ops(numbers), *moved)
+        yield Loop("kt", Integer(whole), block, "blocks of K")
     if tail:
         last = replace(passes, cols=Integer(tail))
-        yield from Row(last, known=row.known, prefix="last_").ops(numbers)
-
-
-def _advanced(q: Quantization) -> Iterator[Op]:
-    """Yield the operations that move all pointers to the next block."""
-    yield Advance("x_", Integer(q.block))
-    yield Advance("out", Integer(q.block))
-    moved = (name for name, made in q.made.items() if name != "a" and made.strides["k"] != 0)
-    yield from (Advance(_NAMES[name], ONE) for name in moved)
+        yield from Row(last, known=known, prefix="last_").ops(numbers)
 
 
 # --- the passes over a row -----------------------------------------------------------------------
 
 
-class Results(NamedTuple):
-    """The results of passes over a row, with their names."""
-
-    names: tuple[str, ...]
-    results: tuple[Expression, ...]
-
-
 def passes_of(q: Quantization) -> RowPasses:
     """Return the passes over a block of K, or over a row and then over its blocks."""
-    zero = Number(0) if q.zero is None else _GIVEN
-    return RowPasses(
-        target=q.target,
-        cut=cut(_results(q)),
+    return passes_over(
+        cut(_results(q)),
+        q.target,
+        q.block,
+        {_X: q.source} | {_NAMES[name]: made for name, made in q.made.items()},
         real="s32" if q.how is None else "f32",
-        cols=Integer(q.block),
-        operands={"x_": q.source} | {_NAMES[name]: made for name, made in q.made.items()},
-        vector=q.vector,
-        tile=(1, VECTORS * q.vector.lanes),
-        any_order=True,
         padded=q.block,
-        fill=Number(q.zero) if isinstance(q.zero, int) else zero,
+        fill=ZEROS if q.zero is None else _given(q.zero),
     )
 
 
-def reduction(fn: str, x: Expression) -> Reduce:
+def passes_over(
+    found: Cut,
+    target: Target,
+    block: int,
+    operands: Mapping[str, Operand],
+    *,
+    real: str = "f32",
+    padded: int = 0,
+    fill: Expression = ZEROS,
+) -> RowPasses:
+    """Return the passes ``found`` over ``block`` elements, whose reductions have any order."""
+    vector = _fitting(target, block)
+    return RowPasses(
+        target=target, cut=found, real=real, cols=Integer(block), operands=operands, vector=vector,
+        tile=(1, _VECTORS * vector.lanes), any_order=True, padded=padded, fill=fill,
+    )  # fmt: skip
+
+
+def elements(operand: Operand) -> Expression:
+    """Return the elements of a row as a leaf of expressions."""
+    return Input("x", type_name(operand.type), _SHAPE)
+
+
+def reduction(fn: str, x: Expression) -> Expression:
     """Return the reduction ``fn`` of each row."""
     return Reduce(fn, -1, True, (x,))
 
 
-def _results(q: Quantization) -> Results:
+def _given(zero: Quantity) -> Expression:
+    """Return the zero point of integers: a number, or a value of the row."""
+    return Number(zero) if isinstance(zero, int) else _GIVEN
+
+
+def _results(q: Quantization) -> dict[str, Expression]:
     """Return what is stored for each row, or block of a row, as expressions of its elements."""
-    x = Input("x", q.source.type, SHAPE)
+    x = elements(q.source)
     found: dict[str, Expression] = {}
-    integers, scale, zero = x, None, None
+    scale = zero = None
     if q.how is not None:
-        integers, scale, zero = (_in_range if q.how.zero else _on_both_sides)(x)
+        x, scale, zero = (_in_range if q.how.zero else _on_both_sides)(x)
         found["scales"] = scale
         if zero is not None:
-            found["zeros"] = Computed(_negative, (zero,))
+            found["zeros"] = elementary("sub", 0, zero)
     elif q.zero is not None:
-        zero = Number(q.zero) if isinstance(q.zero, int) else _GIVEN
-    found["out"] = integers
+        zero = _given(q.zero)
+    found["out"] = x
     if q.summed:
-        found |= _sums(q, reduction("total", integers), scale, zero)
-    return Results(tuple(found), tuple(found.values()))
+        found |= _sums(q, reduction("total", x), scale, zero)
+    return found
 
 
 def _on_both_sides(x: Expression) -> tuple[Expression, Expression, None]:
     """Return integers and scale of symmetric quantization, from the greatest magnitude."""
     top = reduction("absmax", x)
-    units = Computed(_units, (top, Number(TOP)))
-    return Computed(_rounded, (x, units)), Computed(_scale, (top, Number(TOP), top)), None
+    scale, units = _in_units(top, TOP)
+    within = elementary("min", elementary("max", x * units, -TOP), TOP)
+    return elementary("to_s32", within), _finite(scale, top), None
 
 
 def _in_range(x: Expression) -> tuple[Expression, Expression, Expression]:
     """Return integers, scale and zero point, from the least and the greatest element."""
     high, low = reduction("greatest", x), reduction("least", x)
-    half = Computed(_half, (high, low))
-    units = Computed(_units, (half, Number(HALF)))
-    scale = Computed(_scale, (half, Number(HALF), Computed(_farthest, (high, low))))
-    zero = Computed(_zero, (low, units))
-    return Computed(_shifted, (x, units, zero)), scale, zero
+    scale, units = _in_units(high * 0.5 - low * 0.5, HALF)
+    zero = _within(elementary("to_s32", LOWEST - low * units))
+    integers = _within(elementary("add", elementary("to_s32", x * units), zero))
+    return integers, _finite(scale, high, -low), zero
+
+
+def _in_units(most: Expression, count: float) -> tuple[Expression, Expression]:
+    """Return the scale ``most / count`` and its inverse; both are 0 if ``most`` is too small."""
+    there = most >= LEAST
+    return call("where", there, most / count, 0), call("where", there, count / most, 0)
+
+
+def _finite(scale: Expression, *magnitudes: Expression) -> Expression:
+    """Return ``scale``; NaN if a magnitude is infinite or NaN."""
+    bits = elementary("bits", scale)
+    for each in magnitudes:
+        bits = elementary("select", elementary("lt", each, inf), bits, _NAN)
+    return elementary("float", bits)
+
+
+def _within(integer: Expression) -> Expression:
+    """Clamp an integer to the range of s8."""
+    return elementary("max", elementary("min", integer, TOP), LOWEST)
 
 
 def _sums(
@@ -321,88 +358,15 @@ def _sums(
 ) -> Iterator[tuple[str, Expression]]:
     """Yield the sum of a block's elements in the forms that B's zero points need."""
     if q.bias:
-        yield "starts", Computed(_times, (total, Number(-q.bias)))
+        yield "starts", elementary("mul", total, -q.bias)
     if q.zeros:
         if zero is not None:
-            total = Computed(_less, (total, zero, Number(q.block)))
-        if not q.minima:
-            yield "totals", Computed(_negated, (total,))
-        elif scale is None:
-            yield "totals", Computed(_converted, (total,))
-        else:
-            yield "totals", Computed(_scaled, (total, scale))
+            total = elementary("sub", total, elementary("mul", zero, q.block))
+        kept = elementary("to_f32", total)
+        yield "totals", (-kept if not q.minima else kept if scale is None else kept * scale)
 
 
-def _scale(b: Builder, most: Lanes, count: Lanes, magnitude: Lanes) -> Lanes:
-    """Return ``most / count``; 0 if ``most`` is too small.
-
-    The result is NaN if ``magnitude``, the greatest one, is infinite or NaN.
-    """
-    finite = b("lt", b("bits", magnitude), _INFINITY)
-    scale = b("select", b("le", LEAST, most), b("div", most, count), 0.0)
-    return b("float", b("select", finite, b("bits", scale), _NAN))
-
-
-def _units(b: Builder, most: Lanes, count: Lanes) -> Lanes:
-    """Return the inverse scale ``count / most``; 0 if ``most`` is too small."""
-    return b("select", b("le", LEAST, most), b("div", count, most), 0.0)
-
-
-def _half(b: Builder, high: Lanes, low: Lanes) -> Lanes:
-    """Return half of the range."""
-    return b("sub", b("mul", high, 0.5), b("mul", low, 0.5))
-
-
-def _farthest(b: Builder, high: Lanes, low: Lanes) -> Lanes:
-    """Return the greater magnitude; NaN if one is NaN. ``high`` is not negative."""
-    return b("float", b("max", b("bits", high), b("bits", b("abs", low))))
-
-
-def _zero(b: Builder, low: Lanes, units: Lanes) -> Lanes:
-    """Return the integer that stands for 0."""
-    return _within(b, b("to_s32", b("sub", float(LOWEST), b("mul", low, units))))
-
-
-def _rounded(b: Builder, x: Lanes, units: Lanes) -> Lanes:
-    """Return elements divided by the scale, rounded half to even."""
-    return b("to_s32", b("min", b("max", b("mul", x, units), -TOP), TOP))
-
-
-def _shifted(b: Builder, x: Lanes, units: Lanes, zero: Lanes) -> Lanes:
-    """Return elements divided by the scale, rounded half to even, plus the zero point."""
-    return _within(b, b("add", b("to_s32", b("mul", x, units)), zero))
-
-
-def _within(b: Builder, integer: Lanes) -> Lanes:
-    """Clamp an integer to the range of s8."""
-    return b("max", b("min", integer, int(TOP)), LOWEST)
-
-
-def _negative(b: Builder, integer: Lanes) -> Lanes:
-    return b("sub", 0, integer)
-
-
-def _times(b: Builder, total: Lanes, count: float) -> Lanes:
-    return b("mul", total, int(count))
-
-
-def _less(b: Builder, total: Lanes, zero: Lanes, count: float) -> Lanes:
-    return b("sub", total, b("mul", zero, int(count)))
-
-
-def _converted(b: Builder, total: Lanes) -> Lanes:
-    return b("to_f32", total)
-
-
-def _negated(b: Builder, total: Lanes) -> Lanes:
-    return b("neg", b("to_f32", total))
-
-
-def _scaled(b: Builder, total: Lanes, scale: Lanes) -> Lanes:
-    return b("mul", b("to_f32", total), scale)
-
-
-def fitting(target: Target, block: int) -> Vector:
+def _fitting(target: Target, block: int) -> Vector:
     """Return the widest f32 vector type that divides ``block`` and can exchange its lanes."""
     whole = (v for v in target.of("f32") if block % v.lanes == 0)
     return next(v for v in whole if v.lanes == 1 or _folds(target, v))

@@ -7,9 +7,8 @@ row, for example a mean, are computed once between two passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from tilewright.elementwise.builder import Argument, Builder, live
 from tilewright.elementwise.functions import lower_expression
@@ -112,36 +111,29 @@ class Cut:
     passes: tuple[Pass, ...]
 
 
-class Named(Protocol):
-    """Results with names: a network, or the parts of a quantized row."""
-
-    @property
-    def names(self) -> tuple[str, ...]: ...  # noqa: D102
-    @property
-    def results(self) -> tuple[Expression, ...]: ...  # noqa: D102
-
-
-def cut(network: Named, can_hold: Callable[[int], bool] = lambda count: True) -> Cut:
-    """Return a network cut into passes.
+def cut(
+    results: Mapping[str, Expression], can_hold: Callable[[int], bool] = lambda count: True
+) -> Cut:
+    """Return expressions, by the names of their results, cut into passes.
 
     ``can_hold(count)`` is True if there is memory to hold ``count`` rows of values between passes.
     """
-    found = _Cutter(network)
+    found = _Cutter(results)
     while not can_hold(len(found.held)):
         found.ban(found.held[-1])
     return found.cut()
 
 
 class _Cutter:
-    """The nodes of one network, their passes, and the values that are held."""
+    """The nodes of the results, their passes, and the values that are held."""
 
-    def __init__(self, network: Named) -> None:
-        self.network, self.banned = network, set[int]()
-        table = rows(*network.results)
+    def __init__(self, results: Mapping[str, Expression]) -> None:
+        self.names, self.banned = tuple(results), set[int]()
+        table = rows(*results.values())
         self.nodes = nodes_of(table)
         self.numbers = {id(node): number for number, node in enumerate(self.nodes)}
         by_value = {node: node for node in self.nodes}
-        self.results = [by_value[result] for result in network.results]
+        self.results = [by_value[result] for result in results.values()]
         grid = grid_of(self.nodes)
         assert grid is not None, "other networks have stages"
         self.grid, self.columns = grid, reduces_columns(self.nodes)
@@ -261,7 +253,7 @@ class _Cutter:
         )
         stores, ends = [], []
         after = _Rewriting(self, knowns, helds, index + 1)
-        for name, result in zip(self.network.names, self.results, strict=True):
+        for name, result in zip(self.names, self.results, strict=True):
             if self._varies(result) and self._stored_in(result) == index:
                 stores.append((name, inside.of(result)))
             elif not self._varies(result) and self._ends_in(result) == index:

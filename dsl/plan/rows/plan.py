@@ -47,6 +47,10 @@ _SHARE = 4
 _TOGETHER = 4
 
 
+#: The default of ``RowPasses.fill``.
+ZEROS = Number(0)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class RowPasses:
     """Passes over one row: all that writing their operations takes.
@@ -71,7 +75,7 @@ class RowPasses:
     tile: tuple[int, int] | None = None
     any_order: bool = False
     padded: int = 0
-    fill: Expression = Number(0)
+    fill: Expression = ZEROS
 
     @property
     def passes(self) -> tuple[Pass, ...]:
@@ -256,12 +260,13 @@ def plan_rows(
     real = spec.real
     vector = widest(target, real)
     _check_schedule(schedule, vector.lanes)
-    found = cut(spec)
+    results = dict(zip(spec.names, spec.results, strict=True))
+    found = cut(results)
     columns = found.grid.cols
     if found.columns and "" in _held(found, spec):
-        found = cut(spec, lambda count: not count)
+        found = cut(results, lambda count: not count)
     elif (schedule.threads or 1) > 1 and not _may_hold(_held(found, spec).count(""), columns, real):
-        found = cut(spec, lambda count: _may_hold(count, columns, real))
+        found = cut(results, lambda count: _may_hold(count, columns, real))
     cols = size_expr(slot(columns), columns)
     rows = size_expr(slot(found.grid.rows), found.grid.rows)
     arrays = [
