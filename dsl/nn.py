@@ -330,12 +330,12 @@ def linear(
     array([[4., 5., 1.]], dtype=float32)
     """
     given_shape(x, "nn.linear")
-    wide = x.tensor is not None and x.tensor.type in ("f16", "bf16", "f8_e4m3", "f8_e5m2")
-    found = product(x, weight, type="f32" if wide else None)
+    narrow = _is_narrow(x)
+    found = product(x, weight, type="f32" if narrow else None)
     found = found if bias is None else found + bias
     if type is not None:
         return cast(found, type)
-    return _as(found, x) if wide else found
+    return _as(found, x) if narrow else found
 
 
 @spelled(SpecTypeError)
@@ -523,6 +523,9 @@ def attention(
 ) -> Expression:
     """Return ``softmax(q @ k.T * scale + mask) @ v``.
 
+    The scores are f32, or f64 for tensors of f64. The weights of ``v`` and the result have the type
+    of ``q``.
+
     Parameters
     ----------
     q, k, v : Expression
@@ -558,8 +561,14 @@ def attention(
         if isinstance(depth, Dim):
             raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
         scale = float(depth**-0.5)
-    scores = q @ k.T * scale
-    return softmax(scores if mask is None else scores + mask) @ v
+    scores = product(q, k.T, type="f32" if _is_narrow(q) else None) * scale
+    weights = softmax(scores if mask is None else scores + mask)
+    return (_as(weights, q) if _is_narrow(q) else weights) @ v
+
+
+def _is_narrow(x: Expression) -> bool:
+    """Return True if sums of products are wider than the elements of ``x``."""
+    return x.tensor is not None and x.tensor.type in ("f16", "bf16", "f8_e4m3", "f8_e5m2")
 
 
 def _as(found: Expression, x: Expression) -> Expression:

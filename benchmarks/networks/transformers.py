@@ -102,7 +102,7 @@ class Transformer:
             weights[name], weights[f"s{name}"] = by.whole, by.scale
 
         def layer(x: Any, w: Any) -> Any:
-            return _layer(x, w, self.int8)
+            return _layer(x, w, self)
 
         spec = tw.network(layer).of(x=tw.Tensor(type_, x.shape), w=weights)
         net = tw.compile(spec, tw.Schedule(threads=threads) if threads > 1 else None)
@@ -229,19 +229,23 @@ def _forward(x: Array, w: Mapping[str, Array], product: Callable[[Array, str], A
     return found
 
 
-def _layer(x: Any, w: Any, int8: Mapping[str, Int8]) -> Any:
+def _layer(x: Any, w: Any, how: Transformer) -> Any:
+    """The layer in tilewright. In bf16, sums and residuals are f32."""
+    operand = "bf16" if how.type == "bf16" else "f32"
+
     def linear(h: Any, name: str) -> Any:
-        weight = w[name]
-        if int8:
-            by = int8[name]
+        h, weight = h.astype(operand), w[name]
+        if how.int8:
+            by = how.int8[name]
             h = nn.dequantize(nn.quantize(h, by.of_input, by.zero, "u8"), by.of_input, by.zero)
             weight = nn.dequantize(weight, w[f"s{name}"])
-        return nn.linear(h, weight, w[f"b{name}"])
+        return nn.linear(h, weight, w[f"b{name}"], "f32")
 
-    q, k, v = nn.heads(linear(x, "qkv"), HEADS, parts=3)
+    q, k, v = nn.heads(linear(x, "qkv").astype(operand), HEADS, parts=3)
     a = nn.merge(nn.attention(q, k, v))
     y = nn.layer_norm(x + linear(a, "o"), w.g1, w.b1, EPS)
-    return nn.layer_norm(y + linear(tw.gelu_erf(linear(y, "up")), "down"), w.g2, w.b2, EPS)
+    h = tw.gelu_erf(linear(y, "up"))
+    return nn.layer_norm(y + linear(h, "down"), w.g2, w.b2, EPS)
 
 
 def normalized(x: Array, eps: float) -> Array:

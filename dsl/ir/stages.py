@@ -131,7 +131,7 @@ class _Room:
 
 
 class _View:
-    """An array in a room: the buffers of one element type that are in it in turn.
+    """An array in a room: buffers of one element type that follow each other in it.
 
     It has the name of the first one, which stage ``first`` fills, and space for the largest one.
     """
@@ -156,15 +156,16 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
     """
     readers = {name: number for number, each in enumerate(stages) for name in each.program.named}
     rooms: list[_Room] = []
-    views: dict[tuple[int, str], _View] = {}
+    views: list[_View] = []
     for number, stage in enumerate(stages):
         for buffer in stage.fills:
             fits = (r for r in rooms if r.last < number and r.on_stack == buffer.on_stack)
             room = next((r for r in fits if _is_short(_larger(r.nbytes, buffer.nbytes))), None)
             if room is None:
                 rooms.append(room := _Room(buffer.on_stack))
-            key = id(room), buffer.element
-            view = views.setdefault(key, _View(room, buffer, number))
+            view = next((each for each in reversed(views) if each.room is room), None)
+            if view is None or view.element != buffer.element:
+                views.append(view := _View(room, buffer, number))
             room.nbytes = _larger(room.nbytes, buffer.nbytes)
             room.last = max(number, readers.get(str(buffer.name), number))
             view.elements = _larger(view.elements, buffer.elements)
@@ -174,9 +175,9 @@ def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
         if not room.on_stack:
             places[id(room)] = start
             start += _aligned(room.nbytes)
-    for view in views.values():
+    for view in views:
         view.scratch = places.get(id(view.room))
-    return list(views.values()), start
+    return views, start
 
 
 def _before(
