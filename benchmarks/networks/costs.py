@@ -1,4 +1,2 @@
-
-
 def figures(options):
     return []

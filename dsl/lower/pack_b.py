@@ -45,7 +45,7 @@ from tilewright.lower.move import MoveNest
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.lower.vectors import filled, known, over_vectors
-from tilewright.plan.formats.packed_b import ALIGNMENT
+from tilewright.plan.formats.layout import ALIGNMENT
 from tilewright.plan.routines.copy import Move
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, whole_and_rest

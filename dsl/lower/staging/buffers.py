@@ -17,8 +17,8 @@ from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.lower.vectors import filled, known, over_vectors
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import format_of_a
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Problem, Staging
