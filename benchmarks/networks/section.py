@@ -126,7 +126,8 @@ def run(options: Options, threads: int = 1) -> Section:
         found.append(_row(options, case, threads, goal if threads == 1 else None))
         if threads > 1 and case.name.startswith("BERT"):
             figures.append(_gain(options, case, threads))
-    _print(options, found, threads)
+    if found:
+        _print(options, found, threads)
     figures += [figure for row in found if (figure := row.figure) is not None]
     if threads == 1:
         figures += costs.figures(options)

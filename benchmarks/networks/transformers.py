@@ -92,11 +92,24 @@ class Transformer:
 
     def ours(self, given: Mapping[str, Array], threads: int) -> Function:
         """Return a call of the compiled network."""
-        (x,), weights, type_ = given.values(), dict(self.weights), "f32"
+        x: Any = given["x"]
         if self.type == "bf16":
             import ml_dtypes
 
-            type_, x = "bf16", x.astype(ml_dtypes.bfloat16)
+            x = x.astype(ml_dtypes.bfloat16)
+        spec, weights = self.traced()
+        net = tw.compile(spec, tw.Schedule(threads=threads) if threads > 1 else None)
+        packed = net.pack(weights)
+        out = net(x, packed)
+        return lambda: net(x, packed, out=out)
+
+    def traced(self) -> tuple[Any, dict[str, Array]]:
+        """Return the network, and its weights in the types that it asks for."""
+        weights, type_ = dict(self.weights), "f32"
+        if self.type == "bf16":
+            import ml_dtypes
+
+            type_ = "bf16"
             weights |= {name: weights[name].astype(ml_dtypes.bfloat16) for name in PRODUCTS}
         for name, by in self.int8.items():
             weights[name], weights[f"s{name}"] = by.whole, by.scale
@@ -104,11 +117,8 @@ class Transformer:
         def layer(x: Any, w: Any) -> Any:
             return _layer(x, w, self)
 
-        spec = tw.network(layer).of(x=tw.Tensor(type_, x.shape), w=weights)
-        net = tw.compile(spec, tw.Schedule(threads=threads) if threads > 1 else None)
-        packed = net.pack(weights)
-        out = net(x, packed)
-        return lambda: net(x, packed, out=out)
+        x = tw.Tensor(type_, (self.batch, self.tokens, WIDTH))
+        return tw.network(layer).of(x=x, w=weights), weights
 
     def peers(
         self, given: Mapping[str, Array], threads: int
