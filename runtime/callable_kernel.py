@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Union, overload
 import numpy as np
 
 from tilewright.errors import SpecError, TargetError
-from tilewright.plan.formats.layout import format_named
+from tilewright.plan.formats.named import format_named
 from tilewright.runtime.arrays.dtypes import FOREIGN
 from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger

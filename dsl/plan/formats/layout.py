@@ -168,19 +168,6 @@ def packed_format_named(text: str) -> PackedFormat[int] | PackedFormat[None] | N
     return form if form.text == text else None
 
 
-def format_named(text: str) -> Any:
-    """Return the packed format whose ``text`` this is, of any kind; None if there is none.
-
-    The modules of quantized formats take long to import. So they are imported only if needed.
-    """
-    if (plain := packed_format_named(text)) is not None:
-        return plain
-    from .quantized_a import rows_format_named
-    from .quantized_b import quantized_format_named
-
-    return quantized_format_named(text) or rows_format_named(text)
-
-
 def aligned(size: Number) -> Number:
     """Return ``size`` rounded up to whole cache lines."""
     return _times(_parts(size, ALIGNMENT), ALIGNMENT)
