@@ -522,8 +522,8 @@ def attention(
 ) -> Expression:
     """Return ``softmax(q @ k.T * scale + mask) @ v``.
 
-    If the tensors are bf16 or f16, the scores are f32, and the results of softmax are rounded to
-    the type of ``v``.
+    The scores are f32, or f64 for tensors of f64. If the tensors are bf16 or f16, the results of
+    softmax are rounded to the type of ``v``.
 
     Parameters
     ----------

@@ -11,8 +11,8 @@ from tilewright.elementwise.reductions import OUTPUTS
 from tilewright.ir.nest import Argument, BlockLoop, Name, NestNode, Selected, of_batch
 from tilewright.ir.ops import TileProgram
 from tilewright.lower.move import MoveNest
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import format_of_a
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Problem, Staging
