@@ -94,6 +94,11 @@ class RowPasses:
         return None
 
     @property
+    def far(self) -> tuple[str, ...]:
+        """The arrays whose next rows are prefetched."""
+        return ()
+
+    @property
     def matrices(self) -> tuple[str, ...]:
         """The arrays that have elements of their own for each row and column, by name in C."""
         steps = {name: operand.strides for name, operand in self.operands.items()}
