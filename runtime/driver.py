@@ -200,6 +200,9 @@ def _check(*jobs: _Job) -> cache.Check:
             return "its manifest does not say where the C of its kernels is"
         if not names <= set(_mapping(manifest.get("resolved"))):
             return "its manifest does not say what the schedules of its kernels came to"
+        formats = _mapping(manifest.get("formats"))
+        if not all(isinstance(formats.get(name), dict) for name in names):
+            return "its manifest does not say in which formats its kernels read packed matrices"
         return None
 
     return problem
@@ -370,6 +373,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile the kernels into ``folder``, and return the content of the manifest."""
     with uncollected():
         from tilewright.generate import Request, generate
+        from tilewright.plan.formats.lookup import formats_of
         from tilewright.runtime.build.compilers import find_compiler
         from tilewright.runtime.build.toolchain import compiler_flags
 
@@ -398,6 +402,10 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         "text": files[0],
         "texts": {job.name: at for at, part in zip(files, parts, strict=True) for job in part},
         "resolved": resolved,
+        "formats": {
+            job.name: {name: form.text for name, form in formats_of(job.spec, target).items()}
+            for job in jobs
+        },
         "target": target.name,
         "means": jobs[0].means,
         "compiler": str(compiler),
