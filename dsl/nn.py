@@ -522,8 +522,8 @@ def attention(
 ) -> Expression:
     """Return ``softmax(q @ k.T * scale + mask) @ v``.
 
-    If the tensors are bf16 or f16, the scores are f32, and the results of softmax are rounded to
-    the type of ``v``.
+    If the tensors are bf16 or f16, the scores are f32. Their exponentials, of which the largest is
+    1, are rounded to the type of ``v`` and multiplied by ``v``; the sums are divided at the end.
 
     Parameters
     ----------
@@ -561,8 +561,11 @@ def attention(
             raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
         scale = float(depth**-0.5)
     scores = product(q, k.T, type="f32" if _is_low(q) else None) * scale
-    weights = softmax(scores if mask is None else scores + mask)
-    return (_as(weights, v) if _is_low(v) else weights) @ v
+    scores = scores if mask is None else scores + mask
+    if not _is_low(v):
+        return softmax(scores) @ v
+    powers = _as(exp(scores - max(scores, keepdims=True)), v)
+    return _as(product(powers, v, type="f32") * (1 / sum(powers, keepdims=True)), v)
 
 
 def _is_low(x: Expression) -> bool:
