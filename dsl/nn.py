@@ -522,8 +522,9 @@ def attention(
 ) -> Expression:
     """Return ``softmax(q @ k.T * scale + mask) @ v``.
 
-    If the tensors are bf16 or f16, the scores are f32. Their exponentials, of which the largest is
-    1, are rounded to the type of ``v`` and multiplied by ``v``; the sums are divided at the end.
+    The scores are f32, or f64 for tensors of f64. If the tensors are bf16 or f16, the exponentials
+    of the scores, of which the largest is 1, are rounded to the type of ``v`` and multiplied by
+    ``v``. These sums are divided by that of the rounded exponentials.
 
     Parameters
     ----------
