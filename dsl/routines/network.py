@@ -112,10 +112,10 @@ class Layers(Routine[Network, NetworkPlan]):
         for block, steps in groupby(plan.steps, attrgetter("block")):
             if block is not None:
                 these = f"stages {block.first} to {block.first + len(tuple(steps)) - 1}"
-                shared = ", shared by threads" if block.parallel else ""
+                shared = f", in equal shares for {block.threads} threads" if block.parallel else ""
                 count = prod((loop.trips for loop in block.stack), start=ONE)
                 of = "" if count == 1 else f" of each of {text_of(count)} matrices"
-                yield f"blocks    {block.rows} rows{of} at a time: {these}{shared}"
+                yield f"blocks    {block.said}{of} at a time: {these}{shared}"
         for step in plan.steps:
             if step.buffer is not None:
                 nbytes, note = step.buffer.nbytes, ""

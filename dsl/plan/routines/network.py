@@ -43,6 +43,7 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.attention import attentions, stages_of_attention
+from ..network.block import Outer
 from ..network.blocks import blocked, grouped, in_blocks, openings, resolved, users_of
 from ..network.chosen import chosen, ways
 from ..network.composites import Composite, composites
@@ -53,7 +54,7 @@ from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Found, Opening, Outer, Sizes, Step, outer_loops, shown_as
+from ..network.step import Found, Opening, Sizes, Step, outer_loops, shown_as
 from ..plan import ByRows, Plan
 from ..rows.plan import plan_rows
 
@@ -286,8 +287,15 @@ class _Cutter:
 
     @property
     def _schedule(self) -> Schedule:
-        """The schedule of the next stage: threads share blocks of rows, if there are any."""
-        return Schedule(threads=None if len(self.made) in self.opened else self.stages.threads)
+        """The schedule of the next stage.
+
+        Threads share blocks of rows if there are any. If a call may have a single block, they share
+        what is in it. Matrix units would then be configured for each loop of a block.
+        """
+        opening = self._opening
+        single = opening is Opening.ROWS and self.taken and self.target.matrix is None
+        shared = opening is Opening.WHOLE or single
+        return Schedule(threads=self.stages.threads if shared else None)
 
     def _matrix(self, node: Expression) -> Placed:
         """Return where an operand of a product is; a copy if its strides are no matrix's."""
