@@ -46,7 +46,7 @@ from ..network.attention import attentions, stages_of_attention
 from ..network.block import Outer
 from ..network.blocks import blocked, grouped, in_blocks, openings, resolved, users_of
 from ..network.chosen import chosen, ways
-from ..network.composites import composites
+from ..network.composites import Composite, composites
 from ..network.elements import Elements
 from ..network.names import Computed, Key, Namer, with_names
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
@@ -120,6 +120,7 @@ class _Cuts:
     names: Mapping[Key, str] = field(default_factory=dict)
     moved: Container[int] = ()
     plans: dict[Any, Plan | ByRows] = field(default_factory=dict)
+    composites: list[tuple[Composite, ...]] = field(default_factory=list)
 
     def of(self, opened: Mapping[int, Opening]) -> _Cutter:
         """Return a cutter; the stages ``opened`` can compute some of their rows."""
@@ -156,6 +157,7 @@ class _Cutter:
     def __init__(self, cuts: _Cuts, opened: Mapping[int, Opening]) -> None:
         spec, self.target, self.stages = cuts.spec.folded, cuts.target, cuts.stages
         self.opened, self.products, self.moved = opened, cuts.plans, cuts.moved
+        self.cuts = cuts
         self.namer = Namer(cuts.names)
         self.nodes = nodes_of(rows(*spec.results))
         self.order = {id(node): number for number, node in enumerate(self.nodes)}
@@ -189,7 +191,9 @@ class _Cutter:
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._result(result, output)
-        found = composites(self.nodes, self.attentions.values())
+        if not self.cuts.composites:
+            self.cuts.composites.append(composites(self.nodes, self.attentions.values()))
+        (found,) = self.cuts.composites
         return with_names(self.made, found, self.namer, self.order)
 
     def _name(self, node: Expression) -> str:
