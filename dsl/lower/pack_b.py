@@ -44,7 +44,7 @@ from tilewright.isa.vector import Vector
 from tilewright.lower.move import MoveNest
 from tilewright.lower.staging.convert import ConversionNest
 from tilewright.lower.vectors import over_vectors
-from tilewright.plan.formats.packed_b import ALIGNMENT
+from tilewright.plan.formats.layout import ALIGNMENT
 from tilewright.plan.routines.copy import Move, filling, staged_move
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, whole_and_rest

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
+from tilewright.elementwise.reductions import OUTPUTS
 from tilewright.ir.nest import Argument, BlockLoop, Name, NestNode, Selected, of_batch
 from tilewright.ir.ops import TileProgram
 from tilewright.lower.move import MoveNest
-from tilewright.lower.tile.row_reductions import START
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import format_of_a
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Problem, Staging
@@ -213,5 +213,6 @@ def begin(problem: Problem, name: str) -> tuple[tuple[NestNode, ...], tuple[Tile
     fn = dict(problem.spec.outputs)[name].fn
     out = Name(symbol_of(name))
     nest = MoveNest(filling(problem.target, out, "f32", problem.slots), prefix=f"begin_{fn}_")
-    nodes = tuple(nest.fill(Argument(out, ZERO), problem.sizes["m"], START[fn]))
+    start = float(OUTPUTS[fn].start)
+    nodes = tuple(nest.fill(Argument(out, ZERO), problem.sizes["m"], start))
     return nodes, tuple(nest.tiles.values())

@@ -19,8 +19,8 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import FORMATS, ITEMSIZE, in_word, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, symbol, value
 
+from ..formats.layout import PackedFormat
 from ..formats.lookup import copied_format
-from ..formats.packed_b import PackedFormat
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import Operand
 from .pack_b import PackPlan, group_by_group, plan_packing
