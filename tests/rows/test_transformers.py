@@ -219,7 +219,8 @@ def test_buffers_take_no_more_memory_than_two_neighbours(rows: Any) -> None:
 def test_attention_of_bf16_multiplies_bf16() -> None:
     q, k = (tw.Tensor("bf16", (2, R, 8)) for _ in "qk")
     spec = tw.network(lambda q, k: nn.attention(q, k, k)).of(q=q, k=k)
-    assert spec.results[0].tensor.type == "bf16"
+    result = spec.results[0].tensor
+    assert result is not None and result.type == "bf16"
     assert tw.compile(spec).verify(cases=2).cases == 2
 
 
