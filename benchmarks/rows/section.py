@@ -160,7 +160,7 @@ def _check(name: str, call: Function, program: str, given: Tensors) -> None:
 def _multiplications(kernel: tw.Kernel) -> int:
     """The program's multiplications, divisions and roots, as operations of as many FMAs."""
     plan = plan_for(kernel.spec, kernel.schedule, kernel.isa)
-    tiles, rows = program_for(plan).tiles, value(plan.staging.rows)
+    tiles, rows = program_for(plan).tiles, value(plan.rows)
     assert rows is not None, "sizes are fixed"
     each = sum(applied(tile.end, MULTIPLIED, {}) for tile in tiles)
     return int(2 * plan.vector.lanes * rows * each)

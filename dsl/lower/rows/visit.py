@@ -82,8 +82,13 @@ class Visit:
         starts = [self._begin(reduction, self.emitter) for reduction in self.each.reductions]
         pointers = self._pointers(self.prefix, ZERO, ahead=self.ahead)
         self.emitter.add(*pointers.points)
-        body = self._vectors(pointers.names, starts)
-        self.emitter.add(*_repeated("period", trips, body, pointers.advanced(self.period)))
+        for times in dict.fromkeys((self.plan.periods(self.each), 1)):
+            if (count := div(trips, times)) != 0:
+                body = self._vectors(pointers.names, starts, times)
+                moves = pointers.advanced(times * self.period)
+                name = "period" if times == 1 else "periods"
+                self.emitter.add(*_repeated(name, count, body, moves))
+            trips = mod(trips, times)
         if self.buffered:
             for reduction, registers in zip(self.each.reductions, starts, strict=True):
                 for place, register in enumerate(registers):
@@ -185,24 +190,29 @@ class Visit:
 
     # --- vectors -------------------------------------------------------------------------------
 
-    def _vectors(self, pointers: Mapping[str, str], sums: Sequence[Sequence[Register]]) -> list[Op]:
-        """Visit adjacent vectors, whose partial results stay in the registers ``sums``."""
+    def _vectors(
+        self, pointers: Mapping[str, str], sums: Sequence[Sequence[Register]], times: int = 1
+    ) -> list[Op]:
+        """Visit adjacent vectors, whose partial results stay in the registers ``sums``.
+
+        Each of these registers gets ``times`` vectors.
+        """
         self.pieces += 1
         vectors = [
             Vector(self.known, [registers[place] for registers in sums])
-            for place in range(self.unroll)
+            for place in tuple(range(self.unroll)) * times
         ]
         prefix = f"{self.prefix}{self.pieces}_"
         made = side_by_side(self.plan, self.each, prefix, pointers, vectors)
-        return [*made, *self._prefetched(pointers)]
+        return [*made, *self._prefetched(pointers, times * self.step)]
 
-    def _prefetched(self, pointers: Mapping[str, str]) -> Iterator[Op]:
-        """Prefetch the columns of a trip in the rows of the next block, line by line."""
+    def _prefetched(self, pointers: Mapping[str, str], columns: int) -> Iterator[Op]:
+        """Prefetch the ``columns`` of a trip in the rows of the next block, line by line."""
         for base in self.ahead:
             operand = self.plan.operands[base]
             line = max(1, self.plan.target.core.line // ITEMSIZE[operand.type])
             distance = self.plan.together * operand.strides["m"]
-            for column in range(0, self.step, line):
+            for column in range(0, columns, line):
                 yield Prefetch(Address(pointers[base], distance + column))
 
     def _emitter(self, name: str) -> Emitter:
