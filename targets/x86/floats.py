@@ -261,7 +261,7 @@ def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, t
 def vector(element: str, bits: int, **more: Any) -> Vector:
     """Return the vector type of f32 or f64 with ``bits`` bits; ``more`` are further fields.
 
-    Fields ``ops`` and ``stores`` in ``more`` have only what differs from AVX2's.
+    Fields ``ops``, ``loads`` and ``stores`` in ``more`` have only what differs from AVX2's.
     """
     mm, ps, lanes = prefix(bits), _SUFFIX[element], bits // (8 * _BYTES[element])
 
@@ -277,7 +277,8 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
     if bits != 512:
         more["transpose"] = transposes(element, bits, DOUBLES[bits], FLOATS[bits])
     if element == "f32":
-        more["loads"], stores = _conversions(bits)
+        loads, stores = _conversions(bits)
+        more["loads"] = loads | more.get("loads", {})
         more["stores"] = stores | more.get("stores", {})
         more["spreads"], more["repeats"] = _spreads(bits), _repeats(bits)
     ops = _ops(element, bits) | more.pop("ops", {})
