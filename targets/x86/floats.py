@@ -367,6 +367,32 @@ def _repeats(bits: int) -> dict[str, Repeat]:
     return {"f16": Repeat(4, f"{mm}_cvtph_ps({halves})", shuffles=2, pick=pick)}
 
 
+def mixes(bits: int, *, masked: bool) -> dict[int, Pair]:
+    """Return the transpositions within lanes of 32 bits, by the bits of an element: 8 or 16.
+
+    One element is shifted to the place of the other, then both are blended. ``masked`` is True if
+    the target has masks.
+    """
+    mm = prefix(bits)
+
+    def blended(size: int, x: str, y: str, odd: int) -> str:
+        if masked:
+            mask = ("a" if odd else "5") * (bits // size // 4)
+            return f"{mm}_mask_blend_epi{size}(0x{mask}, {x}, {y})"
+        if size == 16:
+            return f"{mm}_blend_epi16({x}, {y}, 0x{'aa' if odd else '55'})"
+        return f"{mm}_blendv_epi8({x}, {y}, {mm}_set1_epi16({'-256' if odd else '255'}))"
+
+    def pair(size: int) -> Pair:
+        up, down = (
+            f"{mm}_{way}_epi{2 * size}({{{v}}}, {size})"
+            for way, v in (("slli", "y"), ("srli", "x"))
+        )
+        return blended(size, "{x}", up, 1), blended(size, "{y}", down, 0)
+
+    return {size: pair(size) for size in (8, 16)}
+
+
 def transposes(
     element: str, bits: int, doubles: Mapping[int, Pair], floats: Pair
 ) -> dict[int, Pair]:
