@@ -102,6 +102,7 @@ def test_values_and_c_text_are_those_of_integers(expr: Made, at: dict[str, int])
 
 #: Sums of products, as addresses are; a name may stand in a product twice.
 NAMES = [symbol(name) for name in ("m", "n", "mt", "kt", "n__by_4")]
+NAMES += [mod(symbol("n"), 48), div(symbol("n"), 48), div(symbol("m") + 15, 16)]
 TERMS = st.tuples(
     st.sampled_from([1, 2, 3, 8, 48, -4]), st.lists(st.sampled_from(NAMES), max_size=3)
 )

@@ -119,7 +119,7 @@ def backend(
     whole = replace(graph, inputs, freezes=freezes) if joins else Replaced()
     served = serve(graph, freezes=freezes)
     record(served._replace(networks=whole.networks, apart=whole.apart))
-    if whole.networks and is_whole(graph):
+    if is_whole(graph):
         forward: Callable[..., Any] = graph.forward
         return forward
     return compile_fx(  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from tilewright.spec.network.tensor import Tensor
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
 
-from .aten import Known, Use, called
+from .aten import Known, Truth, Use, called, tensors_of
 from .packed import INPUT_TYPES
 
 
@@ -166,6 +166,8 @@ class _Import:
                     results = self._read(node.args[0])
         several = len(results) > 1 or not str(self.exported.call_spec.out_spec).startswith("*")
         for each in results:
+            if isinstance(each, Truth):
+                raise SpecError("a result is a tensor of booleans", got=each.value, hint=".float()")
             if not isinstance(each, Expression):
                 raise SpecError("a result is not computed of the inputs", got=type(each).__name__)
         used = set(every_node(results))
@@ -202,7 +204,8 @@ class _Import:
     def _called(self, node: Any) -> Any:
         given = self._read(node.args), self._read(dict(node.kwargs))
         place = f"{node.name!r} ({node.target})"
-        return called(str(node.target), Use(place, _source(node), self.constants), *given)
+        types = [each.dtype for each in tensors_of(node.meta.get("val"))]
+        return called(str(node.target), Use(place, _source(node), self.constants), *given, types)
 
     def _read(self, given: Any) -> Any:
         """Return arguments, with values in place of the nodes that compute them."""

@@ -175,6 +175,13 @@ def test_the_numbers_of_the_core_decide() -> None:
     assert estimate(plan, {}, cold=True).bound == "memory"
 
 
+def test_threads_cut_panels_that_are_not_as_many_as_they_are() -> None:
+    spec, target = Gemm(509, 24, 400, b=Packed("f32", nb=8)), resolve("avx2+zen4")
+    plan = plan_for(spec, Schedule(loops="NMk", threads=2), target)
+    one, two = (estimate(plan, {}, threads=threads).cycles for threads in (1, 2))
+    assert 0.5 < two / one < 0.6, "a thread does one and a half of three panels"
+
+
 def test_sizes_of_the_call_are_given_or_nominal() -> None:
     spec = Gemm(dim("m"), dim("n"), dim("k"))
     small, large = of(spec), of(spec, m=256, n=256, k=256)
