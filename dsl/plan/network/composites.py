@@ -29,12 +29,12 @@ _QUANTIZED = ("s8", "u8")
 class Composite:
     """A function of ``tilewright.nn`` in a network: its name, and the nodes that compute it.
 
-    ``root`` is the node of its result.
+    Nodes are given by their numbers. ``root`` is that of the result.
     """
 
     fn: str
-    root: Expression
-    nodes: tuple[Expression, ...]
+    root: int
+    nodes: frozenset[int]
 
 
 def composites(
@@ -45,18 +45,32 @@ def composites(
     ``nodes`` are sorted, arguments before their users. A function that is part of another one is
     left out, except for those in an attention.
     """
-    patterns = _Patterns(any(isinstance(node, Reduce) for node in nodes))
+    patterns = _Patterns(nodes)
+    numbers = {id(node): number for number, node in enumerate(nodes)}
     found: dict[int, Composite] = {}
     parts: set[int] = set()
-    for node in reversed(nodes):
-        if id(node) not in parts and (made := patterns.find(node)) is not None:
-            found[id(node)] = made
-            parts.update(map(id, made.nodes))
+    for root in reversed(range(len(nodes))):
+        if root not in parts and (match := patterns.find(nodes[root])) is not None:
+            found[root] = _composite(match, root, numbers)
+            parts |= found[root].nodes
+    soft = {root for root, each in found.items() if each.fn == "softmax"}
     for each in attentions:
-        between = _between(each)
-        if any(id(node) in found and found[id(node)].fn == "softmax" for node in between):
-            found[id(each.second)] = Composite("attention", each.second, between)
-    return tuple(found[id(node)] for node in nodes if id(node) in found)
+        root = numbers[id(each.second)]
+        attention = _composite(_Match("attention", _between(each)), root, numbers)
+        if not soft.isdisjoint(attention.nodes):
+            found[root] = attention
+    return tuple(found[root] for root in sorted(found))
+
+
+class _Match(NamedTuple):
+    """The name of a function, and the nodes that compute it."""
+
+    fn: str
+    nodes: Iterable[Expression]
+
+
+def _composite(match: _Match, root: int, numbers: Mapping[int, int]) -> Composite:
+    return Composite(match.fn, root, frozenset(numbers[id(node)] for node in match.nodes))
 
 
 def _between(attention: Attention) -> tuple[Expression, ...]:
@@ -78,28 +92,34 @@ class _Pattern(NamedTuple):
 class _Patterns:
     """Compares nodes with what the functions of ``tilewright.nn`` make.
 
-    Those with a reduction are tried only if the network ``reduces``.
+    ``axes`` are those of reductions in the network. ``reduced`` has the ``id`` of each function of
+    elements of a reduction.
     """
 
-    def __init__(self, reduces: bool) -> None:
-        self.reduces = reduces
+    def __init__(self, nodes: Sequence[Expression]) -> None:
+        self.axes = sorted({node.axis for node in nodes if isinstance(node, Reduce)})
+        self.reduced: set[int] = set()
+        for node in nodes:
+            of_reduced = any(id(arg) in self.reduced for arg in arguments(node))
+            if isinstance(node, Reduce) or (isinstance(node, Call | Cast) and of_reduced):
+                self.reduced.add(id(node))
         self.made: dict[Shaped, tuple[_Pattern, ...]] = {}
 
-    def find(self, node: Expression) -> Composite | None:
+    def find(self, node: Expression) -> _Match | None:
         """Return the function whose result is ``node``; None if there is none."""
         if not isinstance(node, Call | Cast) or node.tensor is None:
             return None
-        if self.reduces:
+        if id(node) in self.reduced:
             shaped = node.tensor
             if shaped not in self.made:
-                self.made[shaped] = tuple(_patterns(shaped))
+                self.made[shaped] = tuple(_patterns(shaped, self.axes))
             for pattern in self.made[shaped]:
                 if (nodes := _matched(pattern.root, node, shaped)) is not None:
-                    return Composite(pattern.fn, node, nodes)
+                    return _Match(pattern.fn, nodes)
         return _mean(node) or _quantized(node) or _dequantized(node)
 
 
-def _patterns(shaped: Shaped) -> Iterator[_Pattern]:
+def _patterns(shaped: Shaped, axes: Iterable[int]) -> Iterator[_Pattern]:
     """Yield the functions that keep the shape and type of a tensor, the largest ones first."""
     type_, shape = shaped
     real: TypeName = "f64" if type_ == "f64" else "f32"
@@ -114,8 +134,8 @@ def _patterns(shaped: Shaped) -> Iterator[_Pattern]:
     yield _Pattern("layer_norm", nn.layer_norm(x, None, None, eps))
     yield _Pattern("rms_norm", nn.rms_norm(x, w, eps))
     yield _Pattern("rms_norm", nn.rms_norm(x, None, eps))
-    for axis in range(-len(shape), 0):
-        with suppress(SpecError):  # an axis without elements has no maximum
+    for axis in axes:
+        with suppress(SpecError):  # there is no such axis, or it has no elements
             yield _Pattern("softmax", nn.softmax(x, axis))
             yield _Pattern("log_softmax", nn.log_softmax(x, axis))
 
@@ -158,7 +178,7 @@ def _fit(tensors: Mapping[str, Expression], shaped: Shaped) -> bool:
     return True
 
 
-def _mean(node: Call | Cast) -> Composite | None:
+def _mean(node: Call | Cast) -> _Match | None:
     """Return ``nn.mean`` if its result is ``node``."""
     if not isinstance(node, Call) or node.fn != "div":
         return None
@@ -166,10 +186,10 @@ def _mean(node: Call | Cast) -> Composite | None:
     if not isinstance(total, Reduce) or total.fn != "sum":
         return None
     whole = size(total.args[0], total.axis)
-    return Composite("mean", node, (total, node)) if count == whole else None
+    return _Match("mean", (total, node)) if count == whole else None
 
 
-def _quantized(node: Call | Cast) -> Composite | None:
+def _quantized(node: Call | Cast) -> _Match | None:
     """Return ``nn.quantize`` if its result is ``node``."""
     if not isinstance(node, Cast) or node.type not in _QUANTIZED:
         return None
@@ -179,10 +199,10 @@ def _quantized(node: Call | Cast) -> Composite | None:
         steps = steps.args[0]
     if not isinstance(steps, Call) or steps.fn != "mul":
         return None
-    return Composite("quantize", node, (steps, *reversed(nodes)))
+    return _Match("quantize", (steps, *nodes))
 
 
-def _dequantized(node: Call | Cast) -> Composite | None:
+def _dequantized(node: Call | Cast) -> _Match | None:
     """Return ``nn.dequantize`` if its result is ``node``."""
     if not isinstance(node, Call) or node.fn != "mul":
         return None
@@ -192,4 +212,4 @@ def _dequantized(node: Call | Cast) -> Composite | None:
         given = given.args[0]
     if given.tensor is None or given.tensor.type not in _QUANTIZED:
         return None
-    return Composite("dequantize", node, tuple(reversed(nodes)))
+    return _Match("dequantize", nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -34,7 +34,7 @@ class Namer:
         self.known = known
         self.taken: set[str] = set(known.values())
         self.made: dict[Key, str] = {}
-        self.nodes: dict[str, Collection[int]] = {}
+        self.nodes: dict[str, Set[int]] = {}
 
     def named(self, number: int, node: Expression) -> str:
         """Return the name of a stage, given its product or its last node, and the node's number."""
@@ -51,11 +51,11 @@ class Namer:
             return self.named(number, node)
         return self.made[number, 0]
 
-    def of_composite(self, fn: str, root: int, nodes: Collection[int]) -> str:
-        """Return the name of a function that several nodes compute, given the numbers of these."""
-        key = root, _COMPOSITE
-        found = self.known.get(key) or self._numbered(fn)
-        self.made[key], self.nodes[found] = found, nodes
+    def of_composite(self, composite: Composite) -> str:
+        """Return the name of a function of ``tilewright.nn``."""
+        key = composite.root, _COMPOSITE
+        found = self.known.get(key) or self._numbered(composite.fn)
+        self.made[key], self.nodes[found] = found, composite.nodes
         return found
 
     def moved(self, numbers: Container[int]) -> dict[int, str]:
@@ -106,10 +106,6 @@ class Computed:
     nodes: tuple[Expression, ...] = ()
     after: tuple[Expression, ...] = ()
 
-    def holds(self, nodes: Container[int]) -> bool:
-        """Return True if the result is one of the nodes with these ``id``."""
-        return bool(self.nodes) and id(self.nodes[-1]) in nodes
-
 
 def with_names(
     stages: Sequence[Computed], found: Sequence[Composite], namer: Namer, order: Mapping[int, int]
@@ -122,22 +118,21 @@ def with_names(
     operators = [_operators(each, namer, order) for each in stages]
     shared: list[list[str]] = [[] for _ in stages]
     single: list[dict[int, _Named]] = [{} for _ in stages]
-    for holder, composite in _by_stage(stages, found):
-        nodes = {id(node) for node in composite.nodes}
-        root, numbers = id(composite.root), {order[node] for node in nodes}
-        name = namer.of_composite(composite.fn, order[root], numbers)
-        own = {number for number, each in enumerate(stages) if each.holds(nodes)} | {holder}
+    ends = [order[id(each.nodes[-1])] if each.nodes else None for each in stages]
+    for holder, composite in _by_stage(stages, found, order):
+        name = namer.of_composite(composite)
+        own = {number for number, end in enumerate(ends) if end in composite.nodes} | {holder}
         if len(own) == 1:
-            single[holder][root] = _Named(name, nodes)
+            single[holder][composite.root] = _Named(name, composite.nodes)
         else:
             for number in own:
                 shared[number].append(name)
     every = zip(stages, operators, single, shared, strict=True)
-    return tuple(_with_names(*each) for each in every)
+    return tuple(_with_names(*each, order) for each in every)
 
 
 class _Named(NamedTuple):
-    """A function that one stage computes: its name, and the ``id`` of its nodes."""
+    """A function that one stage computes: its name, and the numbers of its nodes."""
 
     name: str
     nodes: Container[int]
@@ -148,10 +143,12 @@ def _with_names(
     operators: Mapping[int, str],
     functions: Mapping[int, _Named],
     shared: Sequence[str],
+    order: Mapping[int, int],
 ) -> Step:
-    """Return a stage with its names, given those of operators and functions by ``id``."""
+    """Return a stage with its names, given those of operators and functions by number."""
     inside, parts = list[str](), list[str]()
-    for node in map(id, stage.nodes):
+    numbers = [order[id(node)] for node in stage.nodes]
+    for node in numbers:
         if node in operators:
             hidden = any(node in each.nodes for each in functions.values())
             (parts if hidden else inside).append(operators[node])
@@ -159,26 +156,26 @@ def _with_names(
             inside.append(functions[node].name)
     step, also = stage.step, tuple(shared)
     name = step.name
-    if not step.is_product and stage.holds(functions):
+    if not step.is_product and numbers and numbers[-1] in functions:
         name, also = inside.pop(), (name, *also)
     return replace(step, name=name, also=also, inside=tuple(inside), parts=tuple(parts))
 
 
 def _by_stage(
-    stages: Sequence[Computed], found: Sequence[Composite]
-) -> Iterator[tuple[int, Composite]]:
-    """Yield functions with the number of the first stage that computes their result, sorted."""
-    numbers: dict[int, int] = {}
+    stages: Sequence[Computed], found: Sequence[Composite], order: Mapping[int, int]
+) -> list[tuple[int, Composite]]:
+    """Return functions with the number of the first stage that computes their result, sorted."""
+    first: dict[int, int] = {}
     for number, stage in enumerate(stages):
         for node in stage.nodes:
-            numbers.setdefault(id(node), number)
-    roots = [each for each in found if id(each.root) in numbers]
-    yield from sorted(((numbers[id(c.root)], c) for c in roots), key=lambda pair: pair[0])
+            first.setdefault(order[id(node)], number)
+    pairs = [(first[each.root], each) for each in found if each.root in first]
+    return sorted(pairs, key=lambda pair: pair[0])
 
 
 def _operators(stage: Computed, namer: Namer, order: Mapping[int, int]) -> dict[int, str]:
-    """Return the names of operators in a stage, by the ``id`` of their nodes."""
+    """Return the names of operators in a stage, by the numbers of their nodes."""
+    numbers = {order[id(node)]: node for node in stage.after}
     if stage.step.is_product:
-        return {id(node): namer.inside(order[id(node)], node) for node in stage.after}
-    known = {order[id(node)]: id(node) for node in stage.nodes[:-1]}
-    return {known[number]: name for number, name in namer.moved(known).items()}
+        return {number: namer.inside(number, node) for number, node in numbers.items()}
+    return namer.moved({order[id(node)] for node in stage.nodes[:-1]})
