@@ -33,6 +33,7 @@ from .x86.floats import (
 )
 from .x86.halves import fp16
 from .x86.integers import alone, factors, s32
+from .x86.upper import load_upper, rounded
 
 _WIDTHS = (512, 256, 128)
 #: Widths of vectors of factors, in bits. A factor has 32 bits if the sum is a C scalar.
@@ -128,26 +129,10 @@ def _wide(element: str, bits: int) -> Vector:
         **_cuts(element, bits),
         ops=_ops(element, bits),
         numbers=_numbers(bits) if element == "f32" else None,
-        stores={"bf16": _rounded_store()} if element == "f32" and bits == 512 else {},
+        loads={"bf16": load_upper()} if element == "f32" and bits == 512 else {},
+        stores={"bf16": store_bits(256, rounded())} if element == "f32" and bits == 512 else {},
         **transpose,
     )
-
-
-def _rounded_store() -> str:
-    """Return C that rounds 16 f32 to bf16, to nearest even, and stores the results.
-
-    vcvtneps2bf16 takes subnormal numbers for 0, so integer operations round. A NaN keeps its upper
-    bits and becomes quiet.
-    """
-    given = "_mm512_castps_si512({v})"
-    odd = f"_mm512_and_si512(_mm512_srli_epi32({given}, 16), _mm512_set1_epi32(1))"
-    nearest = f"_mm512_add_epi32(_mm512_add_epi32({given}, _mm512_set1_epi32(32767)), {odd})"
-    quiet = f"_mm512_or_si512({given}, _mm512_set1_epi32(4194304))"
-    number = "_mm512_cmp_ps_mask({v}, {v}, _CMP_EQ_OQ)"
-    upper = f"_mm512_mask_blend_epi32({number}, {quiet}, {nearest})"
-    words = ", ".join(hex((i + 2) << 16 | i) for i in range(1, 32, 4))
-    at = f"_mm512_setr_epi32({words}, 0, 0, 0, 0, 0, 0, 0, 0)"
-    return store_bits(256, f"_mm512_castsi512_si256(_mm512_permutexvar_epi16({at}, {upper}))")
 
 
 def _numbers(bits: int) -> Numbers:

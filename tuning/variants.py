@@ -18,7 +18,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Problem, Staging
 from tilewright.plan.routines.network import stages_to_try
 from tilewright.plan.routines.stack import side_by_side
-from tilewright.plan.rows.plan import PARTIAL, widest
+from tilewright.plan.rows.plan import tile_widths, widest
 from tilewright.plan.tiling.bounds import chains_wanted
 from tilewright.plan.tiling.requests import request_at
 from tilewright.plan.tiling.tile_costs import shape_of, tile_cycles
@@ -123,8 +123,7 @@ def _of_rows(spec: Network, target: Target, threads: int) -> list[Candidate]:
 
     Wider ones come first. Schedules with all threads follow those with one.
     """
-    lanes = widest(target, spec.real).lanes
-    widths = [lanes << power for power in range(7) if lanes << power <= PARTIAL][::-1]
+    widths = tile_widths(target, widest(target, spec.real))[::-1]
     shared = (None,) if threads < 2 else (None, threads)
     schedules = [Schedule(tile=(1, width), threads=some) for some in shared for width in widths]
     return [Candidate(float(place), schedule) for place, schedule in enumerate(schedules)]

@@ -1,8 +1,9 @@
 """Row programs on one thread: softmax, and layer_norm followed by gelu, beside the peers.
 
-The bound is the longer of two times. One is that of the program's multiplications and multiply-adds
-at the rate of ``tw.peak``; other operations are left out, since some processors compute them beside
-these. The other is that of a copy of the same number of bytes. All are measured in turns.
+The bound is the longer of two times. One is that of the program's loops, each as long as its
+busiest unit (``bound.py``), at the clock of ``tw.peak``. The other is that of a copy of the same
+number of bytes. All are measured in turns. A second share is that of the multiplications and
+multiply-adds alone at the rate of ``tw.peak``, as if all else happened beside them.
 """
 
 from __future__ import annotations
@@ -21,10 +22,9 @@ from benchmarks.measure.options import Options
 from benchmarks.measure.peak import peak
 from benchmarks.measure.rounds import rounds
 from tilewright.errors import install
-from tilewright.generate import plan_for, program_for
-from tilewright.plan.estimate.rows import MULTIPLIED, applied
-from tilewright.symbolic import value
+from tilewright.generate import plan_for
 
+from .bound import bound as bound_of
 from .peers import EPS, NORM, SOFTMAX, Function, Tensors, openvino, peers, torch
 
 NAME, COPY, PEAK = "tilewright", "copy", "peak"
@@ -36,13 +36,17 @@ GOAL, SHARE = 1.5, 0.8
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One program: the seconds of a call of each library and of a copy, and of the arithmetic."""
+    """One program: the seconds of a call of each library and of a copy.
+
+    ``arithmetic`` and ``multiplications`` are the bounds in seconds.
+    """
 
     program: str
     size: str
     type: str
     seconds: dict[str, float]
     arithmetic: float
+    multiplications: float
 
     @property
     def to_best(self) -> float:
@@ -71,6 +75,7 @@ class Row:
             "program": self.program, "size": self.size, "type": self.type,
             "us": {name: 1e6 * taken for name, taken in self.seconds.items()},
             "to_best": self.to_best, "bound": self.bound, "of_bound": self.share,
+            "of_multiplications": self.multiplications / self.own,
         }  # fmt: skip
 
 
@@ -125,8 +130,11 @@ def _row(options: Options, program: str, size: tuple[int, int], type_: str) -> R
     count = calls_in(fma, 0.5e-3)
     calls[PEAK] = lambda: seconds(fma, count)
     taken = dict(zip(calls, map(float, rounds(list(calls.values()), options.effort)), strict=True))
-    arithmetic = taken.pop(PEAK) / count * _multiplications(kernel) / fma.flops
-    return Row(program, f"{size[0]}x{size[1]}", type_, taken, arithmetic)
+    plan = plan_for(kernel.spec, kernel.schedule, kernel.isa)
+    most = bound_of(plan)
+    once = taken.pop(PEAK) / count * 2 * plan.vector.lanes / fma.flops
+    bounds = once * most.loops, once * most.multiplications
+    return Row(program, f"{size[0]}x{size[1]}", type_, taken, *bounds)
 
 
 def _kernel(program: str, size: tuple[int, int], type_: Any) -> tw.Kernel:
@@ -157,22 +165,22 @@ def _check(name: str, call: Function, program: str, given: Tensors) -> None:
         raise WrongResultError(f"{name}: {program} of {given.type} is off by {error.max():.3g}")
 
 
-def _multiplications(kernel: tw.Kernel) -> int:
-    """The program's multiplications, divisions and roots, as operations of as many FMAs."""
-    plan = plan_for(kernel.spec, kernel.schedule, kernel.isa)
-    tiles, rows = program_for(plan).tiles, value(plan.staging.rows)
-    assert rows is not None, "sizes are fixed"
-    each = sum(applied(tile.end, MULTIPLIED, {}) for tile in tiles)
-    return int(2 * plan.vector.lanes * rows * each)
-
-
 def _print(options: Options, rows: Sequence[Row]) -> None:
     table = Table(title="Row programs, one thread: us", title_justify="left")
     names = list(dict.fromkeys(name for row in rows for name in row.seconds))
-    for heading in ("program", "size", "type", *names, "to the best", "of the bound"):
+    for heading in (
+        "program",
+        "size",
+        "type",
+        *names,
+        "to the best",
+        "of the bound",
+        "of mul, fma",
+    ):
         table.add_column(heading, justify="right" if heading in names else "left")
     for row in rows:
         taken = [f"{1e6 * row.seconds[name]:.1f}" if name in row.seconds else "" for name in names]
         bound = f"{100 * row.share:.0f}% of {row.bound}"
-        table.add_row(row.program, row.size, row.type, *taken, f"{row.to_best:.2f}", bound)
+        alone = f"{100 * row.multiplications / row.own:.0f}%"
+        table.add_row(row.program, row.size, row.type, *taken, f"{row.to_best:.2f}", bound, alone)
     options.console.print(table)

@@ -509,13 +509,21 @@ class Tile:
     def _interleave(self, op: Interleave | Unzip) -> Run:
         registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
         lanes, block = op.x.vector.lanes, op.block
+        if isinstance(op, Interleave) and op.bits:
+            part = np.dtype(f"u{op.bits // 8}")
+            lanes *= 32 // op.bits
+        else:
+            part = np.dtype(DTYPES[op.x.vector.element])
         half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
         # Interleave takes blocks of x and y alternately, Unzip takes all blocks of x first.
         turn = 1 if isinstance(op, Interleave) else 0
         places = np.stack([half, half + lanes], axis=turn).ravel()
-        return lambda: registers.__setitem__(
-            dst, np.concatenate((registers[x], registers[y]))[places]
-        )
+
+        def run() -> None:
+            both = np.concatenate((registers[x], registers[y]))
+            registers[dst] = both.view(part)[places].view(both.dtype)
+
+        return run
 
 
 def _sequence(runs: Sequence[Run]) -> Run:

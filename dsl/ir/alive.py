@@ -171,4 +171,12 @@ def _limit(tile: TileProgram, target: Target) -> int:
     """
     used = pointers_used(walk(tile.end))
     inputs = sum(p.role == "in" and p.name in used for p in tile.parameters)
-    return target.registers * max(inputs, 1) + SPILLED
+    return max(target.registers * max(inputs, 1) + SPILLED, most_alive(target))
+
+
+def most_alive(target: Target) -> int:
+    """Return the number of values that may always be in use in a tile's ``end``.
+
+    A square of twice as many vectors as registers may be transposed, with a result beside it.
+    """
+    return max(2 * target.registers + 1, target.registers + SPILLED)

@@ -324,7 +324,7 @@ class WriteRow(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Interleave(Operation):
-    """Interleave blocks of ``block`` elements: the even, or if ``odd`` the odd, of x and y."""
+    """Interleave even, or if ``odd`` odd, blocks of x and y: ``block`` elements, or ``bits``."""
 
     kind: ClassVar[str] = "interleave"
     dst: Writes[Register]
@@ -332,6 +332,7 @@ class Interleave(Operation):
     y: Reads[Register]
     block: int
     odd: bool
+    bits: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,10 +315,11 @@ def _factor(w: Walk, op: MultiplyAdd, vector: Vector, element: str, lanes: int) 
 def _interleave(w: Walk, op: Interleave | Unzip) -> None:
     w.same(op, op.dst, op.x, op.y)
     vector = op.dst.vector
-    blocks = vector.transpose if isinstance(op, Interleave) else vector.unzip
-    if op.block not in blocks:
+    bits = op.bits if isinstance(op, Interleave) else 0
+    blocks = vector.unzip if isinstance(op, Unzip) else vector.transpose
+    if (bits or op.block) not in (blocks := vector.mixes if bits else blocks):
         known = ", ".join(map(str, blocks)) or "none"
-        w.refuse(op, f"of blocks of {op.block}", f"those of {vector!r}: {known}")
+        w.refuse(op, f"of blocks of {bits or op.block}", f"those of {vector!r}: {known}")
 
 
 @rule(Unpack)

@@ -244,6 +244,7 @@ class Vector:
     - ``transpose[h]``: two instructions that transpose 2x2 blocks of two registers, in units of
       ``h`` elements. The first interleaves the even units of ``{x}`` and ``{y}``, the second the
       odd ones.
+    - ``mixes[bits]``: the same in units of 8 or 16 bits, for lanes of 32 bits.
     - ``first``: lane 0 of ``{v}`` as the vector of one lane. ``down[h]``: lanes h to 2h - 1 of
       ``{v}`` as the first lanes, if this is cheaper than the odd half of ``transpose[h]``.
     - ``unzip[h]``: two instructions. The first gives the even units of ``{x}`` and then those of
@@ -296,6 +297,7 @@ class Vector:
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    mixes: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     first: str = ""
     down: Mapping[int, str] = field(default_factory=dict)
     unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)

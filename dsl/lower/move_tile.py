@@ -232,6 +232,8 @@ class MoveTile(MoveAccess):
         rows = [*rows, *rows[:1] * (self.together - len(rows))]
         b, size = self.builder, 32 // self.together
         values: list[Element] = [self.emitter.take(row) for row in rows]
+        if size in rows[0].vector.mixes:
+            return self._interleaved(rows, size)
         half = 1
         while half < self.together:
             bits = size * half
@@ -250,6 +252,18 @@ class MoveTile(MoveAccess):
                     values[i + half] = b("or", moved, b("and", y, low << bits))
             half *= 2
         return [self.emitter.register(each) for each in values]
+
+    def _interleaved(self, rows: list[Register], size: int) -> list[Register]:
+        """Do as ``_mixed`` by instructions that interleave parts of words of ``size`` bits."""
+        half = 1
+        while half < self.together:
+            for i in (i for i in range(self.together) if not i & half):
+                x, y = rows[i], rows[i + half]
+                rows[i], rows[i + half] = (self.emitter.unnamed(x.vector.element) for _ in "eo")
+                for odd, dst in enumerate((rows[i], rows[i + half])):
+                    self.emitter.add(Interleave(dst, x, y, 1, bool(odd), bits=size * half))
+            half *= 2
+        return rows
 
     def _moving_words(self, first: int, some: int, depth: int) -> Iterator[None]:
         """Move words of the depth between groups, and lines along the depth."""

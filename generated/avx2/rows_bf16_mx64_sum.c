@@ -117,18 +117,18 @@ static inline void one_row(const uint16_t *x_, float *restrict out)
         const uint16_t *p0x_ = p0gx_;
         __m256 p02_x0 =
             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p0x_)), 16));
+        p0group1_row_sum0_acc0 = _mm256_add_ps(p0group1_row_sum0_acc0, p02_x0);
         __m256 p02_x1 =
             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p0x_
             + 8))), 16));
-        p0group1_row_sum0_acc0 = _mm256_add_ps(p0group1_row_sum0_acc0, p02_x0);
         p0group1_row_sum0_acc1 = _mm256_add_ps(p0group1_row_sum0_acc1, p02_x1);
         __m256 p02_x2 =
             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p0x_
             + 16))), 16));
+        p0group1_row_sum0_acc2 = _mm256_add_ps(p0group1_row_sum0_acc2, p02_x2);
         __m256 p02_x3 =
             _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p0x_
             + 24))), 16));
-        p0group1_row_sum0_acc2 = _mm256_add_ps(p0group1_row_sum0_acc2, p02_x2);
         p0group1_row_sum0_acc3 = _mm256_add_ps(p0group1_row_sum0_acc3, p02_x3);
         p0x_ += 64;
         _mm256_storeu_ps(p0row_sum0_parts, p0group1_row_sum0_acc0);

@@ -179,9 +179,9 @@ static inline void convert_a_row_tail(const uint16_t *x, float *restrict out)
     BARRIER;
     _Alignas(64) uint16_t wx0_part[16] = {0};
     memcpy(wx0_part, x, 3 * sizeof *wx0_part);
-    __m512 wx0 =
-        _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)wx0_part)),
-        16));
+    __m512 wx0 = _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, _mm512_setr_epi32(0x0, 0x10000,
+        0x20000, 0x30000, 0x40000, 0x50000, 0x60000, 0x70000, 0x80000, 0x90000, 0xa0000, 0xb0000, 0xc0000, 0xd0000,
+        0xe0000, 0xf0000), _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *)wx0_part))));
     _mm512_storeu_ps(out, wx0);
 }
 

@@ -261,7 +261,7 @@ def looked_up(bits: int, lane: int, number: Callable[[str], str]) -> dict[str, t
 def vector(element: str, bits: int, **more: Any) -> Vector:
     """Return the vector type of f32 or f64 with ``bits`` bits; ``more`` are further fields.
 
-    Fields ``ops`` and ``stores`` in ``more`` have only what differs from AVX2's.
+    Fields ``ops``, ``loads`` and ``stores`` in ``more`` have only what differs from AVX2's.
     """
     mm, ps, lanes = prefix(bits), _SUFFIX[element], bits // (8 * _BYTES[element])
 
@@ -277,7 +277,8 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
     if bits != 512:
         more["transpose"] = transposes(element, bits, DOUBLES[bits], FLOATS[bits])
     if element == "f32":
-        more["loads"], stores = _conversions(bits)
+        loads, stores = _conversions(bits)
+        more["loads"] = loads | more.get("loads", {})
         more["stores"] = stores | more.get("stores", {})
         more["spreads"], more["repeats"] = _spreads(bits), _repeats(bits)
     ops = _ops(element, bits) | more.pop("ops", {})
@@ -364,6 +365,32 @@ def _repeats(bits: int) -> dict[str, Repeat]:
     halves = f"{prefix(bits // 2)}_broadcastq_epi64({four})" if bits > 128 else four
     pick = f"{mm}_permute_ps({{v}}, 0x55 * {{lane}})"
     return {"f16": Repeat(4, f"{mm}_cvtph_ps({halves})", shuffles=2, pick=pick)}
+
+
+def mixes(bits: int, *, masked: bool) -> dict[int, Pair]:
+    """Return the transpositions within lanes of 32 bits, by the bits of an element: 8 or 16.
+
+    One element is shifted to the place of the other, then both are blended. ``masked`` is True if
+    the target has masks.
+    """
+    mm = prefix(bits)
+
+    def blended(size: int, x: str, y: str, odd: int) -> str:
+        if masked:
+            mask = ("a" if odd else "5") * (bits // size // 4)
+            return f"{mm}_mask_blend_epi{size}(0x{mask}, {x}, {y})"
+        if size == 16:
+            return f"{mm}_blend_epi16({x}, {y}, 0x{'aa' if odd else '55'})"
+        return f"{mm}_blendv_epi8({x}, {y}, {mm}_set1_epi16({'-256' if odd else '255'}))"
+
+    def pair(size: int) -> Pair:
+        up, down = (
+            f"{mm}_{way}_epi{2 * size}({{{v}}}, {size})"
+            for way, v in (("slli", "y"), ("srli", "x"))
+        )
+        return blended(size, "{x}", up, 1), blended(size, "{y}", down, 0)
+
+    return {size: pair(size) for size in (8, 16)}
 
 
 def transposes(

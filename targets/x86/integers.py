@@ -18,6 +18,7 @@ from .floats import (
     integer_transposes,
     load_bits,
     lowest,
+    mixes,
     predicate,
     prefix,
     register_of_bits,
@@ -48,6 +49,7 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
     if bits != 512:
         floats = transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
         more["transpose"] = integer_transposes(bits, "ps", floats)
+    more["mixes"] = mixes(bits, masked=memory_operand)
     ops = _ops(bits) | more.pop("ops", {})
     forms: tuple[Form, ...] = ("broadcast", "memory") if memory_operand else ("broadcast",)
     return Vector(

@@ -21,9 +21,9 @@ from tilewright.spec.expression.tensors import Cast, Extent, Input
 from tilewright.spec.network.value import slot
 from tilewright.symbolic import ONE, ZERO, size_expr
 
-#: Vectors are computed in groups, their operations interleaved. A group has one vector for each
-#: this many registers of the target.
-_SIDE_BY_SIDE = 8
+#: The operations of several vectors interleave: of one vector for each this many registers of the
+#: target. If a vector is a group of registers, its operations have independent parts already.
+_SIDE_BY_SIDE = 3
 
 
 class Lanes:
@@ -163,7 +163,12 @@ def side_by_side(
     vectors: Sequence[Vector],
     active: Active = None,
 ) -> list[Op]:
-    """Return the operations of a pass on adjacent vectors; those of a few vectors interleave."""
+    """Return the operations of a pass on adjacent vectors; those of a few vectors interleave.
+
+    The vectors begin one after the other, in equal distances. When the first is nearly done, the
+    next ones are in the midst of their operations. If all were at the same operation at a time, a
+    processor would find few independent operations where one group of vectors meets the next.
+    """
     emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
     parts: list[list[Op]] = []
     found: list[list[Register]] = [[] for _ in each.reductions]
@@ -181,9 +186,9 @@ def side_by_side(
         for name, expression in each.stores:
             lanes.store(name, expression)
         parts.append(list(emitter.emit()))
-    width = max(1, plan.target.registers // plan.vector.registers // _SIDE_BY_SIDE)
-    groups = (parts[first : first + width] for first in range(0, len(parts), width))
-    ops = [op for group in groups for op in _in_turns(group)]
+    grouped = plan.vector.registers > 1
+    active = 1 if grouped else max(1, plan.target.registers // _SIDE_BY_SIDE)
+    ops = list(_in_turns(parts, -(-max(map(len, parts)) // active)))
     if plan.any_order:
         for reduction, register, every in zip(each.reductions, vectors[0].sums, found, strict=True):
             name = f"{prefix}{reduction.known.name}_with_"
@@ -191,24 +196,29 @@ def side_by_side(
     return ops
 
 
-def _in_turns(parts: Sequence[Sequence[Op]]) -> Iterator[Op]:
+def _in_turns(parts: Sequence[Sequence[Op]], distance: int) -> Iterator[Op]:
     """Yield one operation of each part in turn. The order within each part stays.
 
-    Constants come first. A part is skipped while its next operation reads a register that another
-    part has not written yet. In this order, which compilers mostly keep, a processor finds more
-    independent operations.
+    Constants come first. A part begins ``distance`` turns after the part before it. It waits while
+    its next operation reads a register that a part before it has not written yet. In this order,
+    which compilers mostly keep, a processor finds more independent operations.
     """
-    writers = {register.name: part for part in parts for op in part for register in writes(op)}
-    written: set[str] = set()
     yield from (op for part in parts for op in part if _is_constant(op))
-    queues = [(part, deque(op for op in part if not _is_constant(op))) for part in parts]
-    written |= {r.name for part in parts for op in part if _is_constant(op) for r in writes(op)}
-    while any(queue for _, queue in queues):
-        for part, queue in queues:
+    queues = [deque(op for op in part if not _is_constant(op)) for part in parts]
+    #: For each register, the parts that have not written it yet, in their order.
+    writers: dict[str, deque[int]] = {}
+    for number, queue in enumerate(queues):
+        for register in (register for op in queue for register in writes(op)):
+            writers.setdefault(register.name, deque()).append(number)
+    turn = 0
+    while any(queues):
+        begun, turn = turn // max(1, distance) + 1, turn + 1
+        for number, queue in enumerate(queues[:begun]):
             names = [register.name for register in reads(queue[0])] if queue else []
-            if queue and all(n in written or writers.get(n, part) is part for n in names):
+            if queue and all(not writers.get(n) or writers[n][0] >= number for n in names):
                 op = queue.popleft()
-                written |= {register.name for register in writes(op)}
+                for register in writes(op):
+                    writers[register.name].popleft()
                 yield op
 
 

@@ -91,8 +91,13 @@ class Visit:
             self.starts = [self._begin(each, self.emitter) for each in self.each.reductions]
         pointers = self._pointers(self.prefix, ZERO, ahead=self.ahead)
         self.emitter.add(*pointers.points)
-        body = self._vectors(pointers.names, self.starts, self.unroll)
-        self.emitter.add(*_repeated("period", trips, body, pointers.advanced(self.period)))
+        for times in dict.fromkeys((self.plan.periods(self.each), 1)):
+            if (count := div(trips, times)) != 0:
+                body = self._vectors(pointers.names, self.starts, times * self.unroll)
+                moves = pointers.advanced(times * self.period)
+                name = "period" if times == 1 else "periods"
+                self.emitter.add(*_repeated(name, count, body, moves))
+            trips = mod(trips, times)
         if self.buffered:
             for reduction, registers in zip(self.each.reductions, self.starts, strict=True):
                 for place, register in enumerate(registers):
@@ -228,23 +233,25 @@ class Visit:
     def _vectors(
         self, pointers: Mapping[str, str], sums: Sequence[Sequence[Register]], count: int
     ) -> list[Op]:
-        """Visit ``count`` vectors side by side; partial results stay in the registers ``sums``."""
+        """Visit ``count`` vectors side by side; partial results stay in the registers ``sums``.
+
+        If there are fewer registers than vectors, several vectors are added to each.
+        """
         self.pieces += 1
         vectors = [
-            Vector(self.known, [each[0 if self.any_order else place] for each in sums])
-            for place in range(count)
+            Vector(self.known, [each[place % len(each)] for each in sums]) for place in range(count)
         ]
         prefix = f"{self.prefix}{self.pieces}_"
         made = side_by_side(self.plan, self.each, prefix, pointers, vectors)
-        return [*made, *self._prefetched(pointers)]
+        return [*made, *self._prefetched(pointers, count * self.lanes)]
 
-    def _prefetched(self, pointers: Mapping[str, str]) -> Iterator[Op]:
-        """Prefetch the columns of a trip in the rows of the next block, line by line."""
+    def _prefetched(self, pointers: Mapping[str, str], columns: int) -> Iterator[Op]:
+        """Prefetch the ``columns`` of a trip in the rows of the next block, line by line."""
         for base in self.ahead:
             operand = self.plan.operands[base]
             line = max(1, self.plan.target.core.line // ITEMSIZE[operand.type])
             distance = self.plan.together * operand.strides["m"]
-            for column in range(0, self.step, line):
+            for column in range(0, columns, line):
                 yield Prefetch(Address(pointers[base], distance + column))
 
     def _emitter(self, name: str) -> Emitter:

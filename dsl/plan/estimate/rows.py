@@ -21,11 +21,11 @@ MULTIPLIED = frozenset(("mul", "fma", "div", "sqrt"))
 #: Divisions and roots, and the time of one in multiply-adds.
 _DIVIDED, _DIVISION = frozenset(("div", "sqrt")), 5
 #: Operations that reinterpret bits, and cost nothing.
-_FREE = frozenset(("bits", "float"))
+FREE = frozenset(("bits", "float"))
 #: The cycles of the call of a tile program that computes a row.
 _CALL = 10
 #: For each multiplying unit, a core has this number of units for other operations.
-_OTHERS = 2
+OTHERS = 2
 
 
 def estimate_rows(
@@ -47,12 +47,12 @@ def estimate_rows(
 
     multiplied = count(MULTIPLIED) + (_DIVISION - 1) * count(_DIVIDED)
     every = int(done.formulas.elementary_operations) * wide
-    others = every - count(MULTIPLIED) - count(_FREE)
+    others = every - count(MULTIPLIED) - count(FREE)
     loads, stores = (int(n) * wide for n in (done.formulas.loads, done.formulas.stores))
     least = multiplied / core.fma_units
     bounds = {
         "multiplications": least,
-        "other operations": others / (_OTHERS * core.fma_units),
+        "other operations": others / (OTHERS * core.fma_units),
         "loads and stores": loads / core.loads + stores / core.stores,
     }
     return estimate_of(core, nest_of_rows(plan, slots, Cycles(bounds)), least, cold=cold)

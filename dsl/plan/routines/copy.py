@@ -10,6 +10,7 @@ from sympy import Expr, Integer
 
 from tilewright.elementwise.conversions import is_upper_half
 from tilewright.errors import SpecError
+from tilewright.ir.alive import most_alive
 from tilewright.ir.nest import Argument, Name
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
@@ -512,9 +513,8 @@ def _lanes(move: Move, *, turns: bool) -> int:
     def fits(vector: Vector) -> bool:
         there = any(v.lanes == vector.lanes for v in target.of(other))
         registers = vector.lanes * vector.registers * narrow
-        return there and (
-            not turns or (vector.transposes and registers <= target.registers + SPILLED)
-        )
+        most = most_alive(target) if vector.mixes else target.registers + SPILLED
+        return there and (not turns or (vector.transposes and registers <= most))
 
     return next((v.lanes for v in target.of(element) if fits(v)), 1)
 

@@ -39,9 +39,8 @@ _WIDEST = 4
 #: of bytes. Larger ones are in the scratch memory of the call. If threads share the rows, larger
 #: ones are computed again instead.
 HELD_BYTES = 1 << 15
-#: A pass computes several vectors of columns at a time. The partial results of their reductions
-#: take at most the number of the target's registers divided by ``_SHARE``. A pass without
-#: reductions computes this number of vectors.
+#: A trip of a pass computes several vectors of columns. Their number is that of the target's
+#: registers divided by ``_SHARE``, and by the number of the pass's reductions.
 _SHARE = 4
 #: The maximum number of rows that each pass visits before the next pass begins. A processor then
 #: folds the reductions of one row while it visits the next row.
@@ -132,12 +131,21 @@ class RowPasses:
         return isinstance(leaf, Held)
 
     def unroll(self, each: Pass) -> int:
-        """Return how many vectors a pass computes at a time."""
+        """Return how many adjacent vectors have partial results of their own."""
+        return min(self._trip(len(each.reductions)), PARTIAL // self.vector.lanes)
+
+    def periods(self, each: Pass) -> int:
+        """Return how many times ``unroll`` vectors a trip of a pass computes."""
+        wide = self.tile is None and self.vector.registers > 1
+        once = wide or self.any_order
+        return 1 if once else self._trip(len(each.reductions)) // self.unroll(each)
+
+    def _trip(self, reductions: int) -> int:
+        """Return how many vectors a trip computes at most in a pass with so many reductions."""
         if self.tile is not None:
             return self.tile[1] // self.vector.lanes
-        most = max(1, self.target.registers // _SHARE // max(1, len(each.reductions)))
-        most = 1 << most.bit_length() - 1
-        return min(most, PARTIAL // self.vector.lanes)
+        most = max(1, self.target.registers // _SHARE // max(1, reductions))
+        return 1 << most.bit_length() - 1
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -181,7 +189,7 @@ class RowsPlan(RowPasses, Decided):
     @property
     def resolved(self) -> Schedule:
         """The schedule with the tile that was chosen: one row by the columns of a trip."""
-        widths = [self.unroll(each) for each in self.passes]
+        widths = [self.unroll(each) * self.periods(each) for each in self.passes]
         vectors = self.width if self.columns else min(widths)
         return Schedule(tile=(1, vectors * self.vector.lanes), threads=self.schedule.threads)
 
@@ -278,7 +286,7 @@ def plan_rows(
     parameters = signature(spec)
     real = spec.real
     vector = widest(target, real)
-    _check_schedule(schedule, vector.lanes)
+    _check_schedule(schedule, tile_widths(target, vector))
     results = dict(zip(spec.names, spec.results, strict=True))
     found = cut(results)
     columns = found.grid.cols
@@ -376,7 +384,13 @@ def _is_per_row(array: ArrayParameter, found: Cut) -> bool:
     )
 
 
-def _check_schedule(schedule: Schedule, lanes: int) -> None:
+def tile_widths(target: Target, vector: Vector) -> tuple[int, ...]:
+    """Return the legal numbers of columns of a trip, which the schedule's tile may ask for."""
+    most = max(PARTIAL, target.registers // _SHARE * vector.lanes)
+    return tuple(vector.lanes << power for power in range(8) if vector.lanes << power <= most)
+
+
+def _check_schedule(schedule: Schedule, widths: tuple[int, ...]) -> None:
     """Raise ScheduleError if the schedule sets more than a tile and threads, or a wrong tile."""
     for name in (f.name for f in fields(Schedule)):
         if name not in ("tile", "threads") and getattr(schedule, name) != getattr(Schedule(), name):
@@ -387,12 +401,11 @@ def _check_schedule(schedule: Schedule, lanes: int) -> None:
             )
     if schedule.tile is None:
         return
-    legal = [lanes << power for power in range(7) if lanes << power <= PARTIAL]
-    if schedule.tile[0] != 1 or schedule.tile[1] not in legal:
+    if schedule.tile[0] != 1 or schedule.tile[1] not in widths:
         raise ScheduleError(
             "a row program cannot have this tile",
             got=f"tile={schedule.tile}",
-            expected=f"1 row, and {', '.join(map(str, legal))} columns",
+            expected=f"1 row, and {', '.join(map(str, widths))} columns",
         )
 
 

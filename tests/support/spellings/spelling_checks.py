@@ -274,6 +274,13 @@ def _transpositions(v: Vector) -> Iterator[Check]:
             value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
             name = _name(v, f"transpose of {block}, {'odd' if odd else 'even'}")
             yield Check(name, [*given, value, _store(v, "z")], (x, y), expected)
+    for bits, pair in v.mixes.items():
+        parts = [a.view(f"u{bits // 8}").reshape(len(a), -1, 2) for a in (x, y)]
+        for odd, spelling in enumerate(pair):
+            mixed: Array = np.stack([b[:, :, odd] for b in parts], axis=2).reshape(len(x), -1)
+            value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
+            name = _name(v, f"mix of {bits} bits, {'odd' if odd else 'even'}")
+            yield Check(name, [*given, value, _store(v, "z")], (x, y), mixed.view(x.dtype))
     for block, pair in v.unzip.items():
         blocks = [a.reshape(len(x), -1, 2, block) for a in (x, y)]
         for odd, spelling in enumerate(pair):
