@@ -522,8 +522,9 @@ def attention(
 ) -> Expression:
     """Return ``softmax(q @ k.T * scale + mask) @ v``.
 
-    The scores are f32, or f64 for tensors of f64. If the tensors are bf16 or f16, the results of
-    softmax are rounded to the type of ``v``.
+    The scores are f32, or f64 for tensors of f64. If the tensors are bf16 or f16, the exponentials
+    of the scores, of which the largest is 1, are rounded to the type of ``v`` and multiplied by
+    ``v``. These sums are divided by that of the rounded exponentials.
 
     Parameters
     ----------
@@ -561,8 +562,11 @@ def attention(
             raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
         scale = float(depth**-0.5)
     scores = product(q, k.T, type="f32" if _is_low(q) else None) * scale
-    weights = softmax(scores if mask is None else scores + mask)
-    return (_as(weights, v) if _is_low(v) else weights) @ v
+    scores = scores if mask is None else scores + mask
+    if not _is_low(v):
+        return softmax(scores) @ v
+    powers = _as(exp(scores - max(scores, keepdims=True)), v)
+    return _as(product(powers, v, type="f32") * (1 / sum(powers, keepdims=True)), v)
 
 
 def _is_low(x: Expression) -> bool:

@@ -193,11 +193,6 @@ def linear(terms: tuple[tuple[int, Expr], ...]) -> Expr:
     return sympy.Add(*(count * stride for count, stride in terms))
 
 
-def step(address: Expr, counter: str) -> Expr:
-    """Return the elements by which ``address`` grows in each iteration of the loop ``counter``."""
-    return sympy.expand(address.diff(symbol(counter)))
-
-
 @lru_cache(maxsize=65536)
 def simplify(expr: Expr) -> Expr:
     """Return ``expr`` as a sum of products, with the factors that all terms share in front."""

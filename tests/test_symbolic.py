@@ -26,7 +26,6 @@ from tilewright.symbolic import (
     simplify,
     size_expr,
     slots,
-    step,
     symbol,
     value,
 )
@@ -144,12 +143,6 @@ def test_a_remainder_times_a_number() -> None:
 )
 def test_what_is_known_is_not_computed(expr: Expr, text: str) -> None:
     assert c_text(expr) == text
-
-
-def test_addresses_step_by_their_strides() -> None:
-    address = 3 * symbol("mt") * symbol("lda") + symbol("nt")
-    assert step(address, "mt") == 3 * symbol("lda")
-    assert step(address, "nt") == ONE
 
 
 def test_slots_are_the_sizes_that_matter() -> None:

@@ -57,7 +57,7 @@ class Block(ABC):
 
     def ours(self, given: Mapping[str, Array], threads: int) -> Function:
         """Return a call of the compiled network."""
-        names = {np.dtype(np.float32): "f32", np.dtype(np.int64): "s64"}
+        names: dict[Any, Any] = {np.dtype(np.float32): "f32", np.dtype(np.int64): "s64"}
         tensors = {
             name: tw.Tensor(names[array.dtype], array.shape) for name, array in given.items()
         }
@@ -75,7 +75,7 @@ class Block(ABC):
         torch = module("torch")
         torch.set_num_threads(threads)
 
-        class Module(torch.nn.Module):  # type: ignore[misc]
+        class Module(torch.nn.Module):  # type: ignore[misc, name-defined]
             def __init__(self, block: Block) -> None:
                 super().__init__()
                 self.block = block

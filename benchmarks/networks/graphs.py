@@ -20,7 +20,7 @@ def module(name: str) -> Any:
     try:
         return __import__(name)
     except ImportError:
-        raise MissingError(f"{name}: {install(name)}") from None
+        raise MissingError(f"{name}: {install('bench')}") from None
 
 
 class Graph:

@@ -57,7 +57,7 @@ def int8_calls(layers: Any, *given: Any) -> Iterator[tuple[str, Function | str]]
         from torchao.quantization.pt2e import quantize_pt2e
         from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
     except ImportError:
-        yield INDUCTOR, f"it needs torchao: {install('torchao')}"
+        yield INDUCTOR, f"it needs torchao: {install('bench')}"
         return
     quantizer = x86.X86InductorQuantizer()
     quantizer.set_global(x86.get_default_x86_inductor_quantization_config())

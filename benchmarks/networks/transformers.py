@@ -86,9 +86,11 @@ class Transformer:
                 return h @ self.weights[name].astype(np.float64)
             by = self.int8[name]
             h = np.clip(np.rint(h / by.of_input) + by.zero, 0, 255) - by.zero
-            return h * by.of_input @ (by.whole * by.scale.astype(np.float64))
+            found: Array = h * by.of_input @ (by.whole * by.scale.astype(np.float64))
+            return found
 
-        return _forward(given["x"].astype(np.float64), self.weights, product)
+        x: Array = given["x"].astype(np.float64)
+        return _forward(x, self.weights, product)
 
     def ours(self, given: Mapping[str, Array], threads: int) -> Function:
         """Return a call of the compiled network."""
@@ -105,7 +107,8 @@ class Transformer:
 
     def traced(self) -> tuple[Any, dict[str, Array]]:
         """Return the network, and its weights in the types that it asks for."""
-        weights, type_ = dict(self.weights), "f32"
+        weights: dict[str, Array] = dict(self.weights)
+        type_: Any = "f32"
         if self.type == "bf16":
             import ml_dtypes
 

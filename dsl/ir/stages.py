@@ -218,28 +218,39 @@ def _shared_out(
 ) -> tuple[Sequence[Expr], Expr] | None:
     """Return offsets of buffers in bytes, and their end; None if ``rooms`` need no more memory.
 
-    All sizes must be multiples of one formula, else the result is None too. The largest buffer is
-    placed first, each at the lowest offset that is free as long as it is needed.
+    All sizes must be multiples of one formula, else the result is None too.
     """
     sizes = [life.buffer.nbytes.as_coeff_Mul() for life in lives]
     units = {unit for _, unit in sizes}
     if len(units) != 1 or not all(each.is_Integer for each, _ in sizes):
         return None
     (unit,) = units
-    taken: dict[int, tuple[int, int]] = {}
-    for number in sorted(range(len(lives)), key=lambda number: -sizes[number][0]):
-        size, low = _cached(int(sizes[number][0])), 0
-        for first, end in sorted(
-            where for other, where in taken.items() if lives[number].meets(lives[other])
-        ):
-            if low + size <= first:
-                break
-            low = max(low, end)
-        taken[number] = low, low + size
-    total = max(end for _, end in taken.values())
-    if total >= sum(_cached(int(room.as_coeff_Mul()[0])) for room in rooms):
+    known = [_cached(int(size)) for size, _ in sizes]
+    orders = range(len(lives)), sorted(range(len(lives)), key=lambda number: -known[number])
+    offsets, end = min((_lowest(lives, known, order) for order in orders), key=lambda each: each[1])
+    if end >= sum(_cached(int(room.as_coeff_Mul()[0])) for room in rooms):
         return None
-    return [taken[number][0] * unit for number in range(len(lives))], total * unit
+    return [offset * unit for offset in offsets], end * unit
+
+
+def _lowest(
+    lives: Sequence[_Life], sizes: Sequence[int], order: Iterable[int]
+) -> tuple[list[int], int]:
+    """Return offsets of buffers, and their end.
+
+    Each in turn has the lowest offset that is free as long as the buffer is needed.
+    """
+    taken: dict[int, int] = {}
+    for number in order:
+        low = 0
+        for other in sorted(taken, key=lambda other: taken[other]):
+            if lives[number].meets(lives[other]):
+                if low + sizes[number] <= taken[other]:
+                    break
+                low = max(low, taken[other] + sizes[other])
+        taken[number] = low
+    ends = (taken[number] + sizes[number] for number in taken)
+    return [taken[number] for number in range(len(lives))], max(ends)
 
 
 def _cached(nbytes: int) -> int:

@@ -116,6 +116,9 @@ class Layers(Routine[Network, NetworkPlan]):
                 count = prod((loop.trips for loop in block.stack), start=ONE)
                 of = "" if count == 1 else f" of each of {text_of(count)} matrices"
                 yield f"blocks    {block.said}{of} at a time: {these}{shared}"
+                if block.height is None and block.sharing > 1:
+                    inside = ", whose loops threads share" if block.inner else ""
+                    yield f"          a call of at most {block.single} rows has one block{inside}"
         for step in plan.steps:
             if step.buffer is not None:
                 nbytes, note = step.buffer.nbytes, ""

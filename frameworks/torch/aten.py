@@ -222,6 +222,9 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "logical_and": logical_and,
     "logical_or": logical_or,
 }
+for _name in ("and", "or"):  # of booleans alone: other types of PyTorch's have results of integers
+    for _other in (f"bitwise_{_name}", f"__{_name}__"):
+        _BINARY[_other] = _BINARY[f"logical_{_name}"]
 for _name, _both in _BINARY.items():
     FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, y, function=_both: function(
         use.tensor(x), use.tensor(y)
@@ -445,9 +448,10 @@ def _attention(
             use.refuse("attention needs a scale", f"heads of {depth.name} columns")
         scale = depth**-0.5
     scores = nn.product(q, k.T, type="f32") * scale + added
-    # A query without keys gets zeros.
-    weights = where(eq(scores, -np.inf), 0, nn.softmax(scores))
-    return cast(weights, _type(v)) @ v
+    powers = exponential.exp(scores - nn.max(scores, keepdims=True))
+    powers = cast(where(eq(scores, -np.inf), 0, powers), _type(v))
+    total = nn.sum(powers, keepdims=True)  # 0 for a query without keys, whose result is 0
+    return nn.product(powers, v, type="f32") * (1 / where(eq(total, 0), 1, total))
 
 
 # --- shapes --------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ def network_of(
     """Return the network that a module computes, and the arrays of its weights.
 
     The module is exported by ``torch.export``, and its layers are read before PyTorch decomposes
-    them. Weights are copies: later changes of the module do not change them.
+    them. The network has the types of the module, and rounds where PyTorch rounds. Weights are
+    copies: later changes of the module do not change them.
 
     Parameters
     ----------

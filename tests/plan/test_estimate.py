@@ -79,6 +79,19 @@ def test_what_a_loop_does_not_change_stays_where_all_that_a_trip_touches_fits() 
         assert work(nest).total == 10
 
 
+def test_a_nest_is_estimated_once_for_each_cache() -> None:
+    first, second = (Lines(size * KIB, 64, places=False) for size in (1, 512))
+    body = Piece({"b": flat(4 * KIB)}, Cycles({"x": 1.0}))
+    nests = [Repeat(trips, frozenset(), body, body.regions) for trips in (3, 5)]
+    moved = [passing(nest, cache) for nest in nests for cache in (first, second)]
+    assert [each["b"] / KIB for each in moved] == [12, 4, 20, 4]
+    again = [passing(nest, cache) for nest in nests for cache in (first, second)]
+    assert all(one is other for one, other in zip(moved, again, strict=True))
+    other = replace(nests[0], trips=7)
+    assert (passing(other, first)["b"], work(other).total) == (28 * KIB, 7)
+    assert nests[0] == Repeat(3, frozenset(), body, body.regions)
+
+
 def test_neighbours_that_share_lines_bring_them_once() -> None:
     body = Piece({"b": Region(8, 16, 4160)}, Cycles())
     nest = Repeat(4, frozenset("b"), body, {"b": Region(8, 64, 4160)})

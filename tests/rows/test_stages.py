@@ -18,7 +18,7 @@ from tilewright import nn
 from tilewright.cli.code import schedule_of_code
 from tilewright.emit.parallel import joined
 from tilewright.generate import Request, generate, interpret_kernel, plan_for, program_for
-from tilewright.ir.nest import Beside, Call
+from tilewright.ir.nest import Beside, BlockLoop, Call
 from tilewright.ir.nodes import walk
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.packed_matrix import memory
@@ -192,9 +192,9 @@ def decided(spec: tw.Network, threads: int | None = None) -> tuple[Any, str]:
         (thin(R), None, r"rows=\d+\).*less than one after another"),
         (thin(R), 2, r"rows=\d+\).*less than one after another"),
         (thin(128), 2, r"rows=(16|32|64)\).*less than one after another"),
-        (wide(R), 2, r"one after another: a call of 1 row would take \d+% longer"),
+        (wide(R), 2, r"rows=\d+\).*less than one after another"),
         (SPECS["perceptron"], None, "one after another: blocks of rows would save less"),
-        (SPECS["layer"], 2, "one after another"),
+        (SPECS["layer"], 2, r"Stage\('o mul1 up down mul2', rows=\d+\).*less than"),
     ],
 )
 def test_the_model_joins_stages_where_that_saves_time(
@@ -204,6 +204,30 @@ def test_the_model_joins_stages_where_that_saves_time(
     assert re.search(says, said)
     in_blocks = [each for each in schedule.stages if each.rows and each.names != ("attention0",)]
     assert bool(in_blocks) == ("rows=" in says)
+
+
+def test_threads_share_what_is_in_a_single_block(cases: Cases) -> None:
+    """Few rows of large weights are better shared by columns than by rows."""
+    spec = wide(R)
+    plain, net = tw.compile_many(
+        [(spec, tw.Stages(), "host"), (spec, tw.Schedule(threads=2), "host")]
+    )
+    for rows in (1, 5, 11, 130):
+        given, weights = tensors(spec, rows)
+        packed = plain.pack(weights)
+        assert net(*given, packed).tobytes() == plain(*given, packed).tobytes(), rows
+    cases.count("host", "native", 4)
+    plan = plan_for(spec, tw.Schedule(threads=2), resolve("avx512+zen5"))
+    (block,) = {step.block for step in plan.steps}
+    outer = [node for node in walk(program_for(plan).nest) if isinstance(node, BlockLoop)]
+    assert block.inner and outer[0].counter == "block_of_rows"
+    assert outer[0].parallel and any(loop.parallel for loop in outer[1:])
+
+
+def test_few_rows_lose_on_a_matrix_unit() -> None:
+    """It would be configured for each loop that threads share in a block."""
+    *_, found = plan_for(wide(R), tw.Schedule(threads=2), resolve("amx")).decisions
+    assert re.fullmatch(r"a call of 1 row would take \d+% longer in blocks", found.reason)
 
 
 def test_few_rows_are_one_block() -> None:

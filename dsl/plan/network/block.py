@@ -87,17 +87,31 @@ class Block:
         """The number of blocks of one matrix; 0 without rows."""
         if not self.parallel:
             return div(self.total + (self.rows - 1), self.rows)
-        most = max(1, self.rows // self.unit)
-        every = self.sharing * most
+        every = self.sharing * self._most
         even = self.sharing * div(self._units + (every - 1), every)
         if self.sharing == 1:
             return even
+        single = self.single // self.unit
+        if self._inner:
+            return Least(even, 1 + self.sharing * div(self._units, single + 1))
+        return Least(even, div(self._units + (single - 1), single))
+
+    @property
+    def single(self) -> int:
+        """Up to this number of rows, there is a single block although several threads share it."""
         least = max(1, self.least // self.unit)
-        if self.inner and self.sharing <= most:
-            least = min(most, max(self.sharing, least))
-            return Least(even, 1 + self.sharing * div(self._units, least + 1))
-        least = min(max(1, most // 2), least)
-        return Least(even, div(self._units + (least - 1), least))
+        if self._inner:
+            return self.unit * min(self._most, max(self.sharing, least))
+        return self.unit * min(max(1, self._most // 2), least)
+
+    @property
+    def _most(self) -> int:
+        """The largest block, in units."""
+        return max(1, self.rows // self.unit)
+
+    @property
+    def _inner(self) -> bool:
+        return self.inner and self.sharing <= self._most
 
     @property
     def usual(self) -> Expr:

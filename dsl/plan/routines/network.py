@@ -49,7 +49,7 @@ from ..network.chosen import chosen, ways
 from ..network.composites import Composite, composites
 from ..network.elements import Elements
 from ..network.names import Computed, Key, Namer, with_names
-from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
+from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, tight
 from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
@@ -181,6 +181,9 @@ class _Cutter:
                 name = Name(symbol_of(node.name))
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
         self.made: list[Computed] = []
+        self.copies: dict[int, Placed] = {}
+        self.joined: dict[int, Placed] = {}
+        self.unfilled: dict[Name, Buffer] = {}
         self.multiplied: set[int] = set()
         self.numbers = count()
         self.written: set[Name] = set()
@@ -246,10 +249,12 @@ class _Cutter:
         return found
 
     def _copied(self, node: Expression) -> Placed:
-        """Add a stage that copies a value to an array without gaps; return where the copy is."""
-        made, buffer = self._output(node) or self._buffer(node)
-        self._elements(node, made, buffer, known=True)
-        return made
+        """Return where a copy of a value without gaps is; add the stage if there is none."""
+        if id(node) not in self.copies:
+            made, buffer = self._output(node) or self._buffer(node)
+            self._elements(node, made, buffer, known=True)
+            self.copies[id(node)] = made
+        return self.copies[id(node)]
 
     # --- products ------------------------------------------------------------------------------
 
@@ -472,19 +477,22 @@ class _Cutter:
         width: Expr = ONE
         for size in table.shape[1:]:
             width *= expr_of(size)
-        if not all(same(x, y) for x, y in zip(table.strides, tight(table.sizes), strict=True)):
+        if not table.is_tight():
             table = self._copied(node.args[0])
-        written, buffer = self._new(node)
+        count = len(rows.shape)
+        written, buffer = self._part(node), None
+        if written is None or not written.is_tight(count):
+            written, buffer = self._new(node)
         sizes = Sizes(self.taken)
         row = Input("in0", table.type, (1, sizes.of(width)))
         plan = plan_rows(Network((row,), (row,)), Schedule(), self.target)
-        count = len(rows.shape)
         axes = merged(axes_of(rows.sizes, (written.strides[:count], rows.strides)))
         loops, shifts = outer_loops(axes, ("out", "rows"), (written.offset, rows.offset))
         at = shifts.pop("rows", ZERO)
         shifts["in0_"] = table.offset + symbol("found") * table.strides[0]
         found = Found("found", rows.name, at, expr_of(table.shape[0]))
         operands = {"out": written.name, "in0_": table.name}
+        buffer = self.unfilled.pop(written.name, buffer)
         step = Step(
             self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
             loops, shifts, found=found,
@@ -494,24 +502,48 @@ class _Cutter:
 
     def _join(self, node: Join) -> None:
         """Add the stages of ``nn.concat``: each writes one part of the joined tensor."""
-        written, buffer = self._new(node)
+        written = self._joined(node)
+        for part, place in self._parts(node, written):
+            assert part.tensor is not None
+            unfilled = written.name in self.unfilled and part is node.args[-1]
+            if self.values.get(id(part)) == place or (0 in part.tensor.shape and not unfilled):
+                continue  # the buffer exists from the first stage that fills it
+            placed = not isinstance(part, Call | Cast | Reduce | Full)
+            if placed and self.place(part) == place:
+                continue
+            buffer = self.unfilled.pop(written.name, None)
+            self._elements(part, place, buffer, known=placed or id(part) in self.values)
+            self.values.setdefault(id(part), place)
+        self.values[id(node)] = written
+
+    def _joined(self, node: Join) -> Placed:
+        """Return where a joined tensor is. The first stage that fills a part has the buffer."""
+        if id(node) not in self.joined:
+            found = self._part(node)
+            if found is None:
+                found, buffer = self._new(node)
+                if buffer is not None:
+                    self.unfilled[found.name] = buffer
+            self.joined[id(node)] = found
+        return self.joined[id(node)]
+
+    def _parts(self, node: Join, written: Placed) -> Iterator[tuple[Expression, Placed]]:
+        """Yield the parts of a joined tensor, and where each is."""
         first: Expr = ZERO
         for part in node.args:
             assert part.tensor is not None
-            place = replace(
-                written, shape=part.tensor.shape,
-                offset=written.offset + first * written.strides[node.axis],
-            )  # fmt: skip
-            first += expr_of(part.tensor.shape[node.axis])
-            if 0 in part.tensor.shape and not (buffer is not None and part is node.args[-1]):
-                continue  # the buffer exists from the first stage that fills it
-            placed = not isinstance(part, Call | Cast | Reduce | Full)
-            if placed:
-                self.place(part)
-            self._elements(part, place, buffer, known=placed or id(part) in self.values)
-            self.values.setdefault(id(part), place)
-            buffer = None
-        self.values[id(node)] = written
+            shape = part.tensor.shape
+            offset = written.offset + first * written.strides[node.axis]
+            yield part, replace(written, shape=shape, offset=offset)
+            first += expr_of(shape[node.axis])
+
+    def _part(self, node: Expression) -> Placed | None:
+        """Return the part of a joined tensor that ``node`` is, if nothing else reads it."""
+        users = self.users[id(node)]
+        if len(users) != 1 or not isinstance(users[0], Join) or id(node) in self.ends:
+            return None
+        parts = self._parts(users[0], self._joined(users[0]))
+        return next(place for part, place in parts if part is node)
 
     def _result(self, node: Expression, output: Name) -> None:
         """Add the stage that writes a result of the network, if no stage does so yet."""
@@ -542,10 +574,10 @@ class _Cutter:
 
     def _order(self, node: Expression) -> tuple[int, ...] | None:
         """Return the order of axes in memory for which a later transposition has no gaps."""
-        for user in self.users[id(node)]:
-            if isinstance(user, View) and user.fn == "transpose" and _keeps_last(user.how):
-                return user.how
-        return None
+        turned = (user for user in self.users[id(node)] if isinstance(user, View))
+        found = (user.how for user in turned if user.fn == "transpose")
+        # The last axis must stay the last.
+        return next((how for how in found if how[-1] == len(how) - 1), None)
 
     def _buffer(
         self, node: Expression, order: tuple[int, ...] | None = None
@@ -565,8 +597,3 @@ def _reshaped(node: Expression) -> Expression:
     while isinstance(node, View) and node.fn == "reshape":
         (node,) = node.args
     return node
-
-
-def _keeps_last(order: tuple[int, ...]) -> bool:
-    """Return True if the last axis stays the last."""
-    return order[-1] == len(order) - 1
