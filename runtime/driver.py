@@ -32,6 +32,8 @@ from .packers import packer_of
 from .pickled import own_programs_of
 from .several import SeveralResults
 from .store import cache
+from .store.collector import uncollected
+from .store.compiled import keep_templates
 from .store.damaged import used
 from .store.folders import tunings_file
 
@@ -369,23 +371,22 @@ def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
 
 def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile the kernels into ``folder``, and return the content of the manifest."""
-    from tilewright.emit.render import keep_compiled
-    from tilewright.generate import Request, generate
-    from tilewright.plan.formats.lookup import formats_of
-    from tilewright.runtime.build.compilers import find_compiler
-    from tilewright.runtime.build.toolchain import compiler_flags
-    from tilewright.runtime.store.compiled import CompiledTemplates
+    with uncollected():
+        from tilewright.generate import Request, generate
+        from tilewright.plan.formats.lookup import formats_of
+        from tilewright.runtime.build.compilers import find_compiler
+        from tilewright.runtime.build.toolchain import compiler_flags
 
-    keep_compiled(CompiledTemplates())
-    target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
-    compiler = find_compiler(target, emulated=emulated)
-    parts = _split(jobs)
-    # An edited file began as the output of ``own_file``, so its C is compared with that.
-    written = own_file if jobs[0].edited else generate
-    made = [
-        written([Request(job.name, job.spec, job.schedule, target) for job in part])
-        for part in parts
-    ]
+        keep_templates()
+        target, emulated = jobs[0].target.description, jobs[0].means != "native"
+        compiler = find_compiler(target, emulated=emulated)
+        parts = _split(jobs)
+        # An edited file began as the output of ``own_file``, so its C is compared with that.
+        written = own_file if jobs[0].edited else generate
+        made = [
+            written([Request(job.name, job.spec, job.schedule, target) for job in part])
+            for part in parts
+        ]
     built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)
     # The names that the toolchain gives to the C files of a library.
     several = len(made) > 1 or emulated
@@ -409,7 +410,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         "means": jobs[0].means,
         "compiler": str(compiler),
         "compiler_parts": _parts(compiler),
-        "flags": [*compiler_flags(target, compiler), *flags],
+        "flags": [*compiler_flags(target, compiler), *jobs[0].flags],
         "spec": [canonical(job.spec) for job in jobs],
         "schedule": [canonical(job.schedule) for job in jobs],
     }

@@ -297,14 +297,26 @@ def embedded(
 
     names = {tile.name: prefix + tile.name for tile in program.tiles}
     nest = _calling(renamed(program.nest, place), names)
-    used = {p.name for tile in program.tiles for p in tile.parameters if p.role == "size"}
-    used = used.union(*map(names_used, walk(nest)))
-    if wanted := tuple(Bound(*each) for each in bound.items() if each[0] in used):
-        nest = (Bind(wanted, nest),)
     tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)
+    nest = binding([Bound(*each) for each in bound.items()], nest, tiles)
     known = {symbol(name): expr for name, expr in bound.items()}
     scratch, worker = (x.xreplace(known) for x in (program.scratch, program.worker_scratch))
     return replace(program, nest=nest, tiles=tiles, scratch=scratch, worker_scratch=worker)
+
+
+def binding(
+    bound: Sequence[Bound], nest: tuple[NestNode, ...], tiles: Sequence[TileProgram]
+) -> tuple[NestNode, ...]:
+    """Return ``nest`` with those sizes of ``bound`` computed before it that it uses.
+
+    It uses the sizes that it names, and those that the ``tiles`` that it calls take.
+    """
+    called = {node.program for node in walk(nest) if isinstance(node, Call)}
+    taken = (p for tile in tiles if tile.name in called for p in tile.parameters)
+    used = {p.name for p in taken if p.role == "size"}
+    used = used.union(*map(names_used, walk(nest)))
+    wanted = tuple(each for each in bound if each.name in used)
+    return (Bind(wanted, nest),) if wanted else nest
 
 
 def _aligned(nbytes: Expr) -> Expr:
