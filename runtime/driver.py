@@ -262,11 +262,11 @@ def _job(
     check_readable(parameters)
     resolved = host.identify(target)
     means = host.means(resolved)
-    tuned = None
+    tuned, texts = None, described(spec)
     if given is None and target == "host" and means == "native":
-        tuned = stored_winner(spec, resolved.name)
+        tuned = stored_winner(spec, resolved.name, texts)
         schedule = schedule if tuned is None else tuned.schedule
-    parts = ["kernel", *described(spec), canonical(schedule), resolved.name, means]
+    parts = ["kernel", *texts, canonical(schedule), resolved.name, means]
     parts += ["edited", edited.text] if edited else []
     named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]), *flags)
@@ -274,17 +274,18 @@ def _job(
     return _Job(spec, schedule, parameters, resolved, means, flags, key, name, tuned, edited)
 
 
-def stored_winner(spec: Spec, target: str) -> Winner | None:
+def stored_winner(spec: Spec, target: str, texts: Sequence[str] | None = None) -> Winner | None:
     """Return the winner that ``tune`` stored for a spec, a resolved target and this CPU; else None.
 
-    If nothing was ever tuned, this costs one look at the file system.
+    ``texts`` are those of ``described(spec)``, if the caller has them. If nothing was ever tuned,
+    this costs one look at the file system.
     """
     tunable = isinstance(spec, Gemm) or bool(spec.expressions)
     if not tunable or not os.path.exists(tunings_file()):
         return None
-    from tilewright.runtime.tuned import Database
+    from tilewright.runtime.tuned import Database, subject
 
-    return Database().winner(tuning_subject(spec, target))
+    return Database().winner(subject(texts or described(spec), target))
 
 
 def planned(spec: Spec, schedule: Schedule | None, target: str) -> Decided:

@@ -74,12 +74,13 @@ def _call(options: Options) -> float:
 
 
 def _found(type_: str, mode: str, cache: str) -> Any:
-    """What the program prints in a fresh process with this cache directory.
+    """What the program prints in a fresh process with this cache directory, and without tunings.
 
     As installed, modules are bytecode: an environment that keeps Python from writing it is not
     passed on.
     """
-    environment = os.environ | {"TILEWRIGHT_CACHE_DIR": cache, "CC": "gcc"}
+    folders = {"TILEWRIGHT_CACHE_DIR": cache, "TILEWRIGHT_DATA_DIR": cache}
+    environment = os.environ | folders | {"CC": "gcc"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-m", PROGRAM, type_, mode], env=environment, capture_output=True,
