@@ -227,7 +227,7 @@ def test_threads_share_what_is_in_a_single_block(cases: Cases) -> None:
 def test_loops_of_the_user_in_a_block_are_not_shared() -> None:
     stages = tw.Stages(
         tw.Stage("a c", rows=32),
-        products={"c": tw.Schedule(loops="Nmk", block={"n": 32})},
+        products={"c": tw.Schedule(loops="Nmk")},
         threads=2,
     )
     found = plan_for(wide(R), stages, resolve("avx2")).steps
