@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.errors import SpecError
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
 from tilewright.spec.expression.checks import check_functions
+from tilewright.spec.expression.nodes import Composed, as_expression
+from tilewright.spec.expression.shapes import Shaped, together
 from tilewright.spec.expression.tensors import Cast, Full
 
 from .builder import Argument, Builder, Value, live
@@ -15,12 +19,49 @@ from .conversions import narrow, widen
 Leaves = Callable[[Expression], Argument]
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Elementary(Composed):
+    """An elementary operation on the lanes of ``args``, which may be s32 or f32.
+
+    Numbers among ``args`` are integers if the other arguments are s32.
+    """
+
+    fn: str
+    args: tuple[Expression, ...]
+    tensor: Shaped | None = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        given = [arg.tensor for arg in self.args if arg.tensor is not None]
+        object.__setattr__(self, "tensor", together(self.fn, given) if given else None)
+        object.__setattr__(self, "_hash", hash((self.fn, self.args)))
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """The operation."""
+        return (self.fn,)
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Elementary:
+        """Return the operation with these arguments."""
+        return Elementary(shell[0], args)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the operation as text."""
+        return f"{self.fn}({', '.join(args)})"
+
+
+def elementary(fn: str, *args: Expression | float) -> Expression:
+    """Return an elementary operation on expressions and numbers."""
+    return Elementary(fn, tuple(map(as_expression, args)))
+
+
 def lower_expression(
     expression: Expression,
     builder: Builder,
     leaves: Leaves,
     element: str = "f32",
-    entering: Callable[[Call], None] = lambda _call: None,
+    entering: Callable[[Any], None] = lambda _call: None,
     most: Callable[[Expression], float | None] = lambda _node: None,
 ) -> Argument:
     """Write the steps of ``expression`` and return the result, a literal if it is constant.
@@ -55,7 +96,7 @@ class _Lowering:
         builder: Builder,
         leaves: Leaves,
         element: str,
-        entering: Callable[[Call], None],
+        entering: Callable[[Any], None],
         most: Callable[[Expression], float | None],
     ) -> None:
         self.builder, self.leaves, self.element = builder, leaves, element
@@ -80,6 +121,8 @@ class _Lowering:
                 return self.builder.literal(int(value) if self.element == "s32" else value)
             case Call():
                 return self._call(node)
+            case Elementary():
+                return self._elementary(node)
             case Cast(type_, (given,)):
                 return rounded(self.builder, _number(self.builder, self.values[id(given)]), type_)
             case _:
@@ -100,6 +143,13 @@ class _Lowering:
         if entry.own:
             self._check(node, made)
         return made
+
+    def _elementary(self, node: Elementary) -> Argument:
+        self.entering(node)
+        args = [_number(self.builder, self.values[id(arg)]) for arg in node.args]
+        if any(isinstance(arg, Value) and arg.element == "s32" for arg in args):
+            args = [int(arg) if isinstance(arg, float) else arg for arg in args]
+        return self.builder(node.fn, *args)
 
     def _by_meaning(self, node: Call) -> Argument | Truth:
         """Return the value of a function that is defined by an expression of other functions."""

@@ -22,7 +22,7 @@ from tilewright.ir.nest import (
     renamed,
 )
 from tilewright.ir.nodes import mapped, rewritten, walk
-from tilewright.ir.stages import ALIGNMENT, Stage, in_order
+from tilewright.ir.stages import ALIGNMENT, Stage, binding, in_order
 from tilewright.plan.network.block import BLOCK, COUNT, HERE, START, Block
 from tilewright.plan.network.step import Step
 from tilewright.spec.types import ITEMSIZE
@@ -164,9 +164,9 @@ def _lifted(program: Program, block: Block, number: int) -> tuple[Program, Pack 
     assert isinstance(pack, Pack)
     known = {symbol(each.name): each.value for each in bound}
     outside = tuple(each for each in bound if not slots(each.value) & OF_BLOCK)
-    fill = (Bind(outside, pack.fill),) if outside else pack.fill
+    fill = binding(outside, pack.fill, program.tiles)
     found = replace(pack, elements=pack.elements.xreplace(known), fill=fill, body=())
-    body = (Bind(bound, pack.body),) if bound else pack.body
+    body = binding(bound, pack.body, program.tiles)
     alone = not any(isinstance(node, Pack) and node.scratch is not None for node in walk(body))
     scratch = ZERO if alone else program.scratch
     return replace(program, nest=body, scratch=scratch), found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -204,21 +204,32 @@ def picked(node: Node, x: Expression, axis: int, index: Array) -> Expression:
     before = (slice(None),) * axis
     if index.ndim == 0:
         return x[(*before, int(index))]
-    if index.ndim > 1 or index.size > _PARTS:
-        node.refuse(
-            "known places are in one axis, and few",
-            got=f"{index.size} places of shape {index.shape}",
-            expected=f"at most {_PARTS}",
-        )
     assert x.tensor is not None
     size = x.tensor.shape[axis]
     if isinstance(size, Dim):
         node.refuse("an axis of free size is not cut", got=size.name)
-    places = [int(place) % size for place in index]
-    return nn.concat([x[(*before, slice(place, place + 1))] for place in places], axis)
+    runs = _runs(int(place) % size for place in index.reshape(-1))
+    if index.ndim > 1 or len(runs) > _PARTS:
+        node.refuse(
+            "known places are in one axis, in few runs of places that follow each other",
+            got=f"{index.size} places of shape {index.shape}, in {len(runs)} runs",
+            expected=f"at most {_PARTS} runs",
+        )
+    return nn.concat([x[(*before, slice(*run))] for run in runs], axis)
 
 
-#: Most places at which a tensor is cut by a Gather.
+def _runs(places: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first place of each run of places that follow each other, and its end."""
+    found: list[tuple[int, int]] = []
+    for place in places:
+        if found and found[-1][1] == place:
+            found[-1] = found[-1][0], place + 1
+        else:
+            found.append((place, place + 1))
+    return found
+
+
+#: Most parts into which a tensor is cut by a Gather.
 _PARTS = 64
 
 

@@ -227,6 +227,22 @@ def test_shapes_are_computed_when_the_file_is_loaded() -> None:
     assert network.results[0].tensor.shape == (tw.dim("rows"), 6)
 
 
+def test_known_places_are_gathered_by_runs() -> None:
+    """Products of all pairs below the diagonal, as DLRM has them: 91 places in 13 runs."""
+
+    def gathered(places: Any) -> Any:
+        text = f"""g (float[rows, 196] x) => (float[rows, {len(places)}] y)
+        <int64[{len(places)}] places = {{{", ".join(map(str, places))}}}>
+        {{ y = Gather <axis = 1> (x, places) }}"""
+        return tilewright.onnx.load(model(text))
+
+    x = np.arange(392, dtype=np.float32).reshape(2, 196)
+    below = np.flatnonzero(np.tri(14, 14, -1))
+    np.testing.assert_array_equal(call(gathered(below), x), x[:, below])
+    with pytest.raises(tw.SpecError, match="98 runs"):
+        gathered(np.arange(0, 196, 2))
+
+
 def test_axes_of_free_size_are_joined_and_counted() -> None:
     text = """g (float[b, s, 4] x) => (float[r, 4] y)
     <int64 zero = {0}, int64 one = {1}, int64[2] rows = {-1, 4}>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,9 @@ import pytest
 from support.cases import Cases
 
 import tilewright as tw
-from tilewright import nn
+from tilewright import nn, targets
 from tilewright.cli.code import spec_of_code
-from tilewright.generate import program_for
+from tilewright.generate import plan_for, program_for
 from tilewright.symbolic import evaluate
 
 B, R = tw.dim("batch"), tw.dim("rows")
@@ -48,6 +49,26 @@ def shared(x: Any, w: Any) -> Any:
     """A value that several stages need, and a result that is an input."""
     h = nn.softmax(x + w.g)
     return h, x.T, (h @ w.a).sum(1), h.transpose((1, 2, 0))
+
+
+def pairs(x: Any, ids: Any, w: Any) -> Any:
+    """Products of all pairs of rows, below the diagonal: a join within a join."""
+    z = nn.concat([(x @ w.a)[:, None], nn.take(w.e, ids)], axis=1)
+    p = z @ z.swapaxes(1, 2)
+    return nn.concat([x, nn.concat([p[:, i, :i] for i in (1, 2, 3)], axis=1)], axis=1) @ w.b
+
+
+def tokens(x: Any, w: Any) -> Any:
+    """Products of columns: each token is mixed with the others."""
+    y = x + (tw.relu(nn.layer_norm(x).T @ w.a) @ w.b).T
+    return y + nn.layer_norm(y) @ w.c
+
+
+def types_in_turn(x: Any, w: Any) -> Any:
+    """Tensors of other types that follow each other in the same memory."""
+    a = nn.dequantize(w.a, 0.01)
+    h = nn.softmax(nn.dequantize(nn.quantize(x, 0.02), 0.02) @ a) @ w.b
+    return nn.dequantize(nn.quantize(nn.softmax(h), 0.01), 0.01) @ a
 
 
 #: Functions of networks, with the tensors and weights of each.
@@ -89,6 +110,16 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda ids, more, w: nn.layer_norm(nn.take(w.e, ids) + w.p, w.g) + nn.take(w.p, more),
         {"ids": tw.Tensor("s64", (B, R)), "more": tw.Tensor("u8", (R,)),
          "w": {"e": t(9, 6), "p": t(1, 6), "g": t(6)}},
+    ),
+    "pairs": (
+        pairs,
+        {"x": t(R, 5), "ids": tw.Tensor("s64", (R, 3)),
+         "w": {"a": t(5, 6), "e": t(9, 6), "b": t(11, 4)}},
+    ),
+    "tokens": (tokens, {"x": t(7, 12), "w": {"a": t(7, 5), "b": t(5, 7), "c": t(12, 12)}}),
+    "types in turn": (
+        types_in_turn,
+        {"x": t(64, 560), "w": {"a": tw.Tensor("s8", (560, 560)), "b": t(560, 560)}},
     ),
     "norm": (nn.layer_norm, {"x": t(B, R, 6), "weight": t(6)}),
 }  # fmt: skip
@@ -167,3 +198,32 @@ def test_heads_are_strides() -> None:
     assert "\nstage 8 " in text and "\nstage 9 " not in text  # no copies
     scores, heads = HEADS * 8 * 8 * 4, 8 * WIDTH * 4
     assert evaluate(program_for(net.plan).scratch, {"rows_": 8}) < 4 * scores + 12 * heads
+
+
+@pytest.mark.parametrize("rows", [64, R])
+def test_buffers_take_no_more_memory_than_two_neighbours(rows: Any) -> None:
+    """Each layer reads one tensor and writes the next: 608 and 208 columns are the most."""
+    widths = (13, 608, 208, 208, 608, 5)
+    weights = {f"w{i}": t(*each) for i, each in enumerate(pairwise(widths))}
+
+    def perceptron(x: Any, w: Any) -> Any:
+        for name in weights:
+            x = tw.relu(x @ w[name])
+        return x
+
+    spec = tw.network(perceptron).of(x=t(rows, 13), w=weights)
+    program = program_for(plan_for(spec, tw.Schedule(), targets.load("avx2")))
+    assert evaluate(program.scratch, {"rows_": 64}) == 64 * 4 * (608 + 208)
+
+
+def test_attention_of_bf16_multiplies_bf16() -> None:
+    q, k = (tw.Tensor("bf16", (2, R, 8)) for _ in "qk")
+    spec = tw.network(lambda q, k: nn.attention(q, k, k)).of(q=q, k=k)
+    result = spec.results[0].tensor
+    assert result is not None and result.type == "bf16"
+    assert tw.compile(spec).verify(cases=2).cases == 2
+
+
+def test_a_value_is_copied_once() -> None:
+    net = tw.compile(spec_of("tokens"), target="avx2")
+    assert net.explain().count(" copy") == 1

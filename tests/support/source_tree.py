@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = (
     "errors", "keywords", "settings", "spec", "nn", "symbolic", "isa", "elementwise", "ir", "plan",
     "lower.vectors", "lower.tile", "lower.move_access", "lower.move_tile", "lower.move",
-    "lower.transpose", "lower.staging", "lower.pack_b", "lower.nest", "lower.pack_quantized",
-    "lower.stack", "lower.rows", "interpret", "explain", "routines", "emit", "generate",
+    "lower.transpose", "lower.rows", "lower.staging", "lower.pack_b", "lower.nest",
+    "lower.pack_quantized", "lower.stack", "interpret", "explain", "routines", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.quantized", "runtime.call", "runtime.threads", "runtime.emulate", "runtime.reference",

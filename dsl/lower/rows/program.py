@@ -18,7 +18,7 @@ from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Pack, 
 from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import Op, Parameter, StackBuffer, TileProgram
 from tilewright.plan.rows.passes import Known
-from tilewright.plan.rows.plan import RowsPlan
+from tilewright.plan.rows.plan import RowPasses, RowsPlan
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from .columns import block_ops
@@ -82,7 +82,8 @@ def _passes(plan: RowsPlan) -> tuple[tuple[TileProgram, ...], list[Known]]:
         outputs |= {plan.array(held) for each in inside for held, _ in each.holds}
         outputs |= {plan.array(known) for known in made}
         arrays = {plan.array(known): plan.real for known in kept} | _buffers(plan)
-        tiles.append(_tile(plan, name, tuple(row_ops(plan, group, kept)), said, arrays, outputs))
+        ops = tuple(row_ops(plan, group, kept))
+        tiles.append(tile_of(plan, name, ops, said, arrays, outputs, plan.slots))
     return tuple(tiles), kept
 
 
@@ -139,16 +140,17 @@ def columns_program(plan: RowsPlan) -> Program:
     nest: list[NestNode] = []
     lanes, left, start = plan.vector.lanes, plan.cols, ZERO
     outputs = {name for each in plan.passes for name, _ in (*each.stores, *each.ends)}
-    rest = "a block of columns", dict[str, str](), outputs
+    rest = "a block of columns", dict[str, str](), outputs, plan.slots
     for width in dict.fromkeys((plan.width, 1)):
         count = div(left, width * lanes)
         if count != 0:
-            tile = _tile(plan, f"columns_{width}", tuple(block_ops(plan, width, None)), *rest)
+            ops = tuple(block_ops(plan, width, None))
+            tile = tile_of(plan, f"columns_{width}", ops, *rest)
             tiles.append(tile)
             nest.append(_blocks(plan, tile, f"block{width}", count, start, width * lanes))
         start, left = start + count * width * lanes, mod(left, width * lanes)
     if left != 0:
-        tile = _tile(plan, "columns_last", tuple(block_ops(plan, 1, left)), *rest)
+        tile = tile_of(plan, "columns_last", tuple(block_ops(plan, 1, left)), *rest)
         tiles.append(tile)
         nest.append(When(left, (Call(tile.name, _places(plan, tile, start)),)))
     return Program(tuple(nest), tuple(tiles))
@@ -170,15 +172,19 @@ def _places(plan: RowsPlan, tile: TileProgram, column: Expr) -> tuple[Argument, 
     )
 
 
-def _tile(
-    plan: RowsPlan,
+def tile_of(
+    plan: RowPasses,
     name: str,
     made: tuple[Op, ...],
     said: str,
     buffers: Mapping[str, str],
     outputs: Collection[str],
+    slots: Iterable[str],
 ) -> TileProgram:
-    """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types."""
+    """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types.
+
+    ``slots`` are the names of sizes of the call.
+    """
     ops = without_idle_masks(without_unread(made)[0])
     used = pointers_used(walk(ops)) - {op.name for op in walk(ops) if isinstance(op, StackBuffer)}
     arrays = {name: operand.type for name, operand in plan.operands.items()} | dict(buffers)
@@ -187,7 +193,7 @@ def _tile(
         for name, type_ in arrays.items()
         if name in used
     ]
-    parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), plan.slots)]
+    parameters += [Parameter(name, "size") for name in sizes_used(walk(ops), slots)]
     return TileProgram(
         name=name,
         element=plan.real,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import Op, StackBuffer, Store
 from tilewright.ir.values import Address, Register
 from tilewright.plan.rows.passes import Known, Pass
-from tilewright.plan.rows.plan import RowsPlan
+from tilewright.plan.rows.plan import RowPasses, RowsPlan
 from tilewright.spec.expression.nodes import Expression, every_node
 from tilewright.spec.expression.tensors import Extent, Input
 from tilewright.symbolic import ZERO, value
@@ -23,26 +23,37 @@ def row_ops(plan: RowsPlan, numbers: Sequence[int], kept: Collection[Known]) -> 
     They store the values ``kept`` for later tiles, and read values of earlier tiles from arrays of
     the same names.
     """
-    row = _Row(plan, kept)
+    row = Row(plan, kept)
     if len(numbers) == len(plan.passes) and not plan.in_scratch:
         row.buffers()
-    row.before([plan.passes[number] for number in numbers])
-    for number in numbers:
-        row.run(number, plan.passes[number])
-        yield from row.emitter.emit()
+    yield from row.ops(numbers)
 
 
-class _Row:
+class Row:
     """Writes the operations of one row.
 
-    ``known`` has the registers of values of the row, which are the same in all lanes.
+    ``known`` has the registers of values of the row, which are the same in all lanes. ``prefix``
+    begins the names of all registers.
     """
 
-    def __init__(self, plan: RowsPlan, kept: Collection[Known]) -> None:
+    def __init__(
+        self,
+        plan: RowPasses,
+        kept: Collection[Known] = (),
+        known: Mapping[Expression, Register] | None = None,
+        prefix: str = "",
+    ) -> None:
         self.plan, self.kept = plan, kept
-        self.emitter = Emitter(plan.target, plan.vector.lanes, "", plan.real)
-        self.known: dict[Expression, Register] = {}
+        self.emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
+        self.known: dict[Expression, Register] = dict(known or {})
         self.lanes = Lanes(plan, self.emitter, self.known)
+
+    def ops(self, numbers: Sequence[int]) -> Iterator[Op]:
+        """Yield the operations of the passes ``numbers``."""
+        self.before([self.plan.passes[number] for number in numbers])
+        for number in numbers:
+            self.run(number, self.plan.passes[number])
+            yield from self.emitter.emit()
 
     def buffers(self) -> None:
         """Define the buffers of values that are held from one pass to the next."""
@@ -67,7 +78,7 @@ class _Row:
         if each.visits:
             for leaf in every_node(each.visits):
                 if isinstance(leaf, Extent | Input | Known) and not self.plan.by_columns(leaf):
-                    self._keep(leaf)
+                    self.keep(leaf)
             Visit(self.plan, self.emitter, self.known, number, each).run()
         for known, expression in each.values:
             self._value(known, expression)
@@ -75,9 +86,13 @@ class _Row:
             if known in self.known and known in each.results:
                 self._put(known)
         for name, expression in each.ends:
-            self.emitter.stage(f"{name}_value")
-            note = f"Store {name}, one for the row."
-            self.lanes.store(name, expression, self._single, note)
+            self.end(name, expression)
+
+    def end(self, name: str, expression: Expression) -> None:
+        """Compute and store a result of the whole row."""
+        self.emitter.stage(f"{name}_value")
+        note = f"Store {name}, one for the row."
+        self.lanes.store(name, expression, self._single, note)
 
     @property
     def _single(self) -> int | None:
@@ -87,7 +102,7 @@ class _Row:
         self.emitter.stage(known.name, note=f"{known.name}: {_said(expression)}.")
         self.known[known] = self.emitter.register(self.lanes.of(expression))
 
-    def _keep(self, leaf: Expression) -> None:
+    def keep(self, leaf: Expression) -> None:
         """Read a value of the row into a register, if it is not in one yet."""
         if leaf not in self.known:
             self.known[leaf] = self.emitter.register(self.lanes.leaf(leaf))

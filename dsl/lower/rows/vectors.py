@@ -6,16 +6,17 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.elementwise.builder import Argument, Builder
-from tilewright.elementwise.functions import lower_expression, lower_function
-from tilewright.ir.access import load, store
+from tilewright.elementwise.builder import Argument, Builder, Value
+from tilewright.elementwise.functions import lower_expression
+from tilewright.elementwise.reductions import COMBINERS
+from tilewright.ir.access import filled, load, store
 from tilewright.ir.dataflow import reads, writes
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.ops import Apply, Op, Splat, Zero
+from tilewright.ir.ops import Apply, Op, Splat, Store, Zero
 from tilewright.ir.values import Active, Address, Register
-from tilewright.plan.rows.passes import Held, Known, Pass
-from tilewright.plan.rows.plan import RowsPlan
-from tilewright.spec.expression.nodes import Expression, every_node
+from tilewright.plan.rows.passes import Held, Known, Pass, Reduction
+from tilewright.plan.rows.plan import RowPasses
+from tilewright.spec.expression.nodes import Expression, Number, every_node
 from tilewright.spec.expression.tensors import Cast, Extent, Input
 from tilewright.spec.network.value import slot
 from tilewright.symbolic import ONE, ZERO, size_expr
@@ -30,12 +31,12 @@ class Lanes:
 
     ``known`` has the registers of values that are already computed. ``pointers`` has the pointers
     to arrays that a loop visits, by the arrays' names in C. This vector is ``place`` vectors after
-    the pointers. ``active`` lanes exist.
+    the pointers. ``active`` lanes exist; the others are the plan's ``fill``.
     """
 
     def __init__(
         self,
-        plan: RowsPlan,
+        plan: RowPasses,
         emitter: Emitter,
         known: Mapping[Expression, Register],
         pointers: Mapping[str, str] | None = None,
@@ -60,6 +61,11 @@ class Lanes:
             self.made[leaf] = self._read(leaf) if known is None else self.emitter.take(known)
         return self.made[leaf]
 
+    def reduced(self, reduction: Reduction) -> Argument:
+        """Return the lanes that a reduction combines with those of other vectors."""
+        how = COMBINERS[reduction.fn]
+        return how.of(self.emitter.builder, self.of(reduction.expression))
+
     def hold(self, each: Pass) -> None:
         """Compute and store the values that a pass holds for later passes."""
         for held, expression in each.holds:
@@ -80,11 +86,23 @@ class Lanes:
             (expression,) = expression.args  # the store rounds
         found = self.of(expression)
         self.emitter.stage(f"store{self.place}", note=note)
-        self._put(base, found, type_, self.active if active is None else active)
+        exist = None if self.plan.padded else self.active
+        self._put(base, found, type_, exist if active is None else active)
 
     def _put(self, base: str, found: Argument, type_: str, active: Active) -> None:
-        """Store ``found`` as elements of ``type_`` in the array ``base``."""
-        store(self.emitter, found, self.plan.real, self._address(base), active, type_)
+        """Store ``found`` as elements of ``type_`` in the array ``base``.
+
+        Integers have the range of ``type_`` already.
+        """
+        address = self._address(base)
+        if isinstance(found, int) or (isinstance(found, Value) and found.element == "s32"):
+            src = self.emitter.register(found)
+            plain = "" if type_ == "s32" else type_
+            group = 0 if not plain or plain in src.vector.stores else 1
+            self.emitter.add(Store(address, src, active, plain, group))
+            return
+        element = found.element if isinstance(found, Value) else self.plan.real
+        store(self.emitter, found, element, address, active, type_)
 
     def _entering(self, call: object) -> None:
         fn = getattr(call, "fn", "value")
@@ -103,7 +121,10 @@ class Lanes:
         if not plan.by_columns(leaf):
             return self._spread(base, type_)
         name = f"{base.rstrip('_')}{self.place}"
-        return _real(emitter, load(emitter, self._address(base), self.active, type_, name))
+        found = _real(emitter, load(emitter, self._address(base), self.active, type_, name))
+        if self.plan.fill == Number(0):
+            return found
+        return filled(emitter, found, self.active, self.of(self.plan.fill))
 
     def _spread(self, base: str, type_: str) -> Argument:
         """Return the element at the pointer to ``base`` in all lanes."""
@@ -116,8 +137,8 @@ class Lanes:
 
 
 def _real(emitter: Emitter, found: Argument) -> Argument:
-    """Return integers as numbers of floating point."""
-    if getattr(found, "element", "") not in ("s32", "s64"):
+    """Return integers as numbers of floating point, unless the arithmetic is of integers."""
+    if emitter.builder.real == "s32" or getattr(found, "element", "") not in ("s32", "s64"):
         return found
     return emitter.builder("to_f32", found)
 
@@ -126,7 +147,8 @@ def _real(emitter: Emitter, found: Argument) -> Argument:
 class Vector:
     """One vector of a pass: the registers of ``known`` values, and of its partial results.
 
-    ``sums`` are the registers of the partial results, in the order of the pass's reductions.
+    ``sums`` are the registers of the partial results, in the order of the pass's reductions; all
+    vectors have the same ones if their order does not matter.
     """
 
     known: Mapping[Expression, Register]
@@ -134,7 +156,7 @@ class Vector:
 
 
 def side_by_side(
-    plan: RowsPlan,
+    plan: RowPasses,
     each: Pass,
     prefix: str,
     pointers: Mapping[str, str],
@@ -144,19 +166,29 @@ def side_by_side(
     """Return the operations of a pass on adjacent vectors; those of a few vectors interleave."""
     emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
     parts: list[list[Op]] = []
+    found: list[list[Register]] = [[] for _ in each.reductions]
     for place, vector in enumerate(vectors):
         lanes = Lanes(plan, emitter, vector.known, pointers, place, active)
         lanes.hold(each)
-        for reduction, register in zip(each.reductions, vector.sums, strict=True):
-            made = emitter.register(lanes.of(reduction.expression))
+        for number, (reduction, register) in enumerate(
+            zip(each.reductions, vector.sums, strict=True)
+        ):
+            made = emitter.register(lanes.reduced(reduction))
             name = f"{prefix}{reduction.known.name}_with{place}_"
-            emitter.add(*_included(plan, reduction.fn, register, made, name))
+            found[number].append(made)
+            if not plan.any_order:
+                emitter.add(*included(plan, reduction.fn, register, [made], name))
         for name, expression in each.stores:
             lanes.store(name, expression)
         parts.append(list(emitter.emit()))
     width = max(1, plan.target.registers // plan.vector.registers // _SIDE_BY_SIDE)
     groups = (parts[first : first + width] for first in range(0, len(parts), width))
-    return [op for group in groups for op in _in_turns(group)]
+    ops = [op for group in groups for op in _in_turns(group)]
+    if plan.any_order:
+        for reduction, register, every in zip(each.reductions, vectors[0].sums, found, strict=True):
+            name = f"{prefix}{reduction.known.name}_with_"
+            ops += included(plan, reduction.fn, register, every, name)
+    return ops
 
 
 def _in_turns(parts: Sequence[Sequence[Op]]) -> Iterator[Op]:
@@ -189,26 +221,18 @@ def _is_constant(op: Op) -> bool:
 
 def begin(emitter: Emitter, fn: str, name: str, real: str) -> Register:
     """Return a new register with the value with which a reduction begins in all lanes."""
-    register = emitter.fresh(name, real)
+    how = COMBINERS[fn]
+    register = emitter.fresh(name, how.element or real)
     emitter.add(Zero(register))
-    if fn != "sum":
+    if how.start:
         infinity = emitter.register(float("inf"))
-        emitter.add(Apply(register, {"max": "sub", "min": "add"}[fn], (register, infinity)))
+        emitter.add(Apply(register, "sub" if how.start < 0 else "add", (register, infinity)))
     return register
 
 
 def both(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
-    """Return the sum, maximum or minimum of two values. It is NaN if either value is NaN.
-
-    The elementary maximum returns its second operand if either is NaN. It is therefore computed in
-    both orders, and the bits of both results are combined by "or". The results are equal, or zeros
-    of either sign, unless an operand is NaN. Then the combined bits are a NaN.
-    """
-    if fn == "sum":
-        return b("add", x, y)
-    if b.real != "f32":
-        return lower_function(b, {"max": "maximum", "min": "minimum"}[fn], x, y)
-    return b("float", b("or", b("bits", b(fn, x, y)), b("bits", b(fn, y, x))))
+    """Return two values combined by the function of a reduction."""
+    return COMBINERS[fn].both(b, x, y)
 
 
 def halved(
@@ -225,12 +249,16 @@ def halved(
     return both(b, fn, *halves)
 
 
-def _included(
-    plan: RowsPlan, fn: str, register: Register, made: Register, prefix: str
+def included(
+    plan: RowPasses, fn: str, register: Register, made: Sequence[Register], prefix: str
 ) -> Iterator[Op]:
-    """Yield the operations that reduce ``made`` into ``register``."""
+    """Yield the operations that reduce the registers ``made`` into ``register``."""
     emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
-    both(emitter.builder, fn, emitter.take(register), emitter.take(made))
+    first, *others = map(emitter.take, made)
+    total: Argument = first
+    for other in others:
+        total = both(emitter.builder, fn, total, other)
+    both(emitter.builder, fn, emitter.take(register), total)
     *before, last = emitter.emit()
     assert isinstance(last, Apply)
     yield from before
@@ -238,7 +266,7 @@ def _included(
 
 
 def arrays_of(
-    plan: RowsPlan, each: Pass, known: Iterable[Expression]
+    plan: RowPasses, each: Pass, known: Iterable[Expression]
 ) -> dict[str, tuple[str, bool]]:
     """Return for each array of a pass, by name, its element type and whether the pass writes it.
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial, reduce
-
 from sympy import Expr, Integer
 
-from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.emitter import Emitter
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
-from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Advance, Apply, Loop, Op, Parameter, TileProgram, Zero
-from tilewright.ir.values import Address
+from tilewright.ir.nest import Argument, NestNode
+from tilewright.ir.ops import TileProgram
+from tilewright.lower.rows.program import tile_of
 from tilewright.plan.problem import Staging
-from tilewright.symbolic import ONE, ZERO, symbol
+from tilewright.plan.rows.passes import cut
+from tilewright.symbolic import ONE, symbol
 
-from .quantize import fitting, folded, pieces, put_one
+from .quantize import elements, in_blocks, over_rows, passes_over, reduction
 
 #: The name of the sums of blocks of A among the operands.
 TOTALS = "a_totals"
@@ -28,58 +23,18 @@ def sum_blocks(staging: Staging, matrix: Expr) -> tuple[tuple[NestNode, ...], Ti
     A has a floating-point type and is contiguous along K. The f32 sums are negated if zero points
     multiply them.
     """
-    source, made, form = (
-        staging.operands["a"],
-        staging.operands[TOTALS],
-        staging.quantized,
-    )
-    whole, tail = divmod(form.k, form.block)
-    ops: tuple[Op, ...] = ()
-    if whole:
-        ops = (Loop("kt", Integer(whole), tuple(_block(staging, form.block)), "blocks of K"),)
-    ops = (*ops, *(_block(staging, tail) if tail else ()))
-    slots = tuple(slot for slot, _ in staging.problem.spec.runtime_sizes())
-    program = TileProgram(
-        name="sum_blocks",
-        element="f32",
-        parameters=(
-            Parameter("x", "in", source.type),
-            Parameter("totals", "out", "f32"),
-            *(Parameter(slot, "size") for slot in sizes_used(walk(ops), slots)),
-        ),
-        body=(),
-        end=ops,
-        summary="the sums of blocks of K of a row",
-    )
+    source, made, form = staging.operands["a"], staging.operands[TOTALS], staging.quantized
+    total = reduction("sum", elements(source))
+    results = {"totals": total if form.minima else -total}
+    operands = {"x_": source, "totals": made}
+    passes = passes_over(cut(results), staging.problem.target, form.block, operands)
+    ops = in_blocks(passes, form.k, {"x_": Integer(form.block), "totals": ONE})
+    slots = [slot for slot, _ in staging.problem.spec.runtime_sizes()]
+    said = "the sums of blocks of K of a row"
+    tile = tile_of(passes, "sum_blocks", tuple(ops), said, {}, {"totals"}, slots)
     row = symbol("lp")
-    places = (
-        Argument(source.buffer, row * source.strides["m"]),
-        Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"]),
-    )
-    call = Call(program.name, places)
-    return (BlockLoop("lp", staging.problem.sizes["m"], (call,), note="sum blocks of A"),), program
-
-
-def _block(staging: Staging, existing: int) -> Iterator[Op]:
-    """Sum one block with ``existing`` elements."""
-    source, form = staging.operands["a"], staging.quantized
-    prefix = "" if existing == form.block else "last_"
-    emitter = Emitter(
-        staging.problem.target, fitting(staging.problem.target, form.block).lanes, prefix, "f32"
-    )
-    total = emitter.fresh("added", "f32")
-    emitter.stage("elements", note="Elements.")
-    emitter.add(Zero(total))
-    for number, piece in enumerate(pieces(existing, emitter.lanes)):
-        inner = Emitter(
-            staging.problem.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32"
-        )
-        inner.stage("elements")
-        every = piece.elements(source, inner, "x")
-        sums = inner.register(reduce(partial(inner.builder, "add"), every))
-        emitter.add(*piece.repeated((*inner.emit(), Apply(total, "add", (total, sums))), "x"))
-    emitter.stage("sum", note="The sum of this block's elements.")
-    kept = folded(emitter, total, "add")
-    put_one(emitter, kept if form.minima else emitter.builder("neg", kept), Address("totals", ZERO))
-    yield from emitter.emit()
-    yield Advance("totals", ONE)
+    places = {
+        "x_": Argument(source.buffer, row * source.strides["m"]),
+        "totals": Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"]),
+    }
+    return (over_rows(tile, staging.problem.sizes["m"], places, "sum blocks of A"),), tile

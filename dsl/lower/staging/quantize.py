@@ -6,40 +6,38 @@ If A has integers already, they are copied into rows of whole blocks, and their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial, reduce
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from sympy import Expr, Integer
 
-from tilewright.elementwise.builder import Argument as Lanes
-from tilewright.elementwise.builder import Builder
-from tilewright.ir.access import load
-from tilewright.ir.dataflow import pointers_used, sizes_used
+from tilewright.elementwise.functions import elementary
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.interleaving import fold_registers
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, Program
-from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Advance,
-    Apply,
     Loop,
     Op,
-    Parameter,
-    Point,
     Store,
     TileProgram,
-    Zero,
 )
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.lower.rows.program import tile_of
+from tilewright.lower.rows.row import Row
 from tilewright.plan.formats.quantized_a import QuantizeRowsPlan
 from tilewright.plan.operands import Operand
 from tilewright.plan.problem import Staging
+from tilewright.plan.rows.passes import Cut, Known, cut
+from tilewright.plan.rows.plan import ZEROS, RowPasses
+from tilewright.spec.expression.nodes import Expression, Number, call
+from tilewright.spec.expression.tensors import Input, Reduce
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import Quantity
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.sizes import Dim
+from tilewright.spec.types import ITEMSIZE, type_name
 from tilewright.symbolic import ONE, ZERO, symbol
 
 #: ``TOP`` is the greatest magnitude of a quantized element. A block becomes all zeros if its
@@ -47,23 +45,21 @@ from tilewright.symbolic import ONE, ZERO, symbol
 TOP, LEAST = 127.0, 2.0**-119
 #: With zero points, ``LOWEST`` is the least quantized element, and ``HALF`` is half of the range.
 HALF, LOWEST = 127.5, -128
-#: All bits of an f32 except the sign.
-_MAGNITUDE = 0x7FFFFFFF
-#: The bits of infinity and of a NaN in f32.
-_INFINITY, _NAN = 0x7F800000, 0x7FC00000
-#: The comment in C on the computation of a scale.
-_OF_SCALE = "What a unit stands for: NaN beside Inf or NaN."
+#: The bits of a NaN in f32.
+_NAN = 0x7FC00000
 #: The parameters of the tile for A's elements, scales, zero points, and the two kinds of sums.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
-#: The parameter for zero points that are arguments of the call.
-_ZERO = "given_zero"
+#: The parameter for zero points that are arguments of the call, and the value of a row.
+_ZERO, _GIVEN = "given_zero_rows", Known(0, "given_zero", None)
 #: The parameter for the zeros that fill the end of a packed row.
 _GAP = "gap"
 #: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")
+#: The pointer to the elements of a row, and the axes of their matrix.
+_X, _SHAPE = "x_", (Dim("m"), Dim("k"))
 #: The number of vectors of a block that one loop trip reads.
-VECTORS = 4
+_VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +98,6 @@ class Quantization:
         """True if all blocks of a row share a scale."""
         return self.how is not None and self.how.block is None and self.k > self.block
 
-    @property
-    def vector(self) -> Vector:
-        """The f32 vector type in which elements are quantized."""
-        return fitting(self.target, self.block)
-
 
 def quantization_of(staging: Staging) -> Quantization:
     """Return the quantization of A."""
@@ -137,34 +128,36 @@ def quantize_rows(
 
     They become row ``first`` and the next ones. ``prefix`` begins the tile's name.
     """
-    ops = (*_row(q), *_filling(q))
-    used = pointers_used(walk(ops))
-    program = TileProgram(
-        name=prefix
-        + "_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
-        element="f32",
-        parameters=(
-            *((Parameter("x", "in", q.source.type),) if "x" in used else ()),
-            *((Parameter(_ZERO, "in", "s32"),) if _ZERO in used else ()),
-            *(Parameter(_NAMES[name], "out", made.type) for name, made in q.made.items()),
-            *((Parameter(_GAP, "out", "s32"),) if q.gap is not None else ()),
-            *(Parameter(slot, "size") for slot in sizes_used(walk(ops), q.slots)),
-        ),
-        body=(),
-        end=ops,
-        summary="a row quantized block by block of K",
+    passes = passes_of(q)
+    given = {_ZERO: "s32"} | ({_GAP: "s32"} if q.gap is not None else {})
+    tile = tile_of(
+        passes,
+        prefix + "_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
+        (*_row(q, passes), *_filling(q)),
+        "a row quantized block by block of K",
+        given,
+        {*map(_NAMES.__getitem__, q.made), _GAP},
+        q.slots,
     )
     row = symbol("lp")
-    places = [Argument(q.source.buffer, row * q.source.strides["m"])] if "x" in used else []
-    if _ZERO in used:
-        places.append(Argument(Name("a_zero"), row if q.zero == "row" else ZERO))
-    places += [
-        _argument(made, matrix * made.strides["b"] + (first + row) * made.strides["m"])
-        for made in q.made.values()
-    ]
-    places += [] if q.gap is None else [_argument(q.gap, (first + row) * q.gap.strides["m"])]
-    loop = BlockLoop("lp", rows, (Call(program.name, tuple(places)),), note="quantize A")
-    return (loop,), program
+    places = {
+        _X: Argument(q.source.buffer, row * q.source.strides["m"]),
+        _ZERO: Argument(Name("a_zero"), row if q.zero == "row" else ZERO),
+    }
+    for name, made in q.made.items():
+        place = matrix * made.strides["b"] + (first + row) * made.strides["m"]
+        places[_NAMES[name]] = _argument(made, place)
+    if q.gap is not None:
+        places[_GAP] = _argument(q.gap, (first + row) * q.gap.strides["m"])
+    return (over_rows(tile, rows, places, "quantize A"),), tile
+
+
+def over_rows(
+    tile: TileProgram, rows: Expr, places: Mapping[str, Argument], note: str
+) -> BlockLoop:
+    """Return the loop that calls ``tile`` for each row."""
+    arguments = tuple(places[each.name] for each in tile.parameters if each.role != "size")
+    return BlockLoop("lp", rows, (Call(tile.name, arguments),), note=note)
 
 
 def rows_program(plan: QuantizeRowsPlan) -> Program:
@@ -219,293 +212,161 @@ def _filling(q: Quantization) -> Iterator[Op]:
         yield Loop("kg", Integer(q.fills), stores, "zeros at the end of the row")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A piece of a block: ``trips`` trips of ``vectors`` vectors. ``active`` lanes of the last
-    exist.
-    """
-
-    vectors: int
-    trips: int
-    active: int | None
-    lanes: int
-
-    def repeated(self, ops: Sequence[Op], *pointers: str) -> Iterator[Op]:
-        """Yield ``ops`` in a loop over the trips, which moves ``pointers``."""
-        step = Integer(self.vectors * self.lanes)
-        body = (*ops, *(Advance(name, step) for name in pointers))
-        yield from body if self.trips == 1 else (Loop("kv", Integer(self.trips), body),)
-
-    def elements(self, source: Operand, emitter: Emitter, pointer: str) -> Iterator[Lanes]:
-        """Yield the vectors of a trip, loaded from ``pointer`` as f32."""
-        for place in range(self.vectors):
-            active = self.active if place == self.vectors - 1 else None
-            address = Address(pointer, place * self.lanes * ONE)
-            yield load(emitter, address, active, source.type, f"x{place}")
-
-
-def pieces(existing: int, lanes: int) -> Iterator[Piece]:
-    """Yield the pieces of a block with ``existing`` elements: a loop, single vectors, and a
-    tail.
-    """
-    whole, rest = divmod(existing, lanes)
-    trips, few = divmod(whole, VECTORS)
-    if trips:
-        yield Piece(VECTORS, trips, None, lanes)
-    if few:
-        yield Piece(few, 1, None, lanes)
-    if rest:
-        yield Piece(1, 1, rest, lanes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """The factors that quantize a row or block: the inverse scale, the scale, and the zero point.
-
-    If A has integers already, only the zero point is present.
-    """
-
-    units: Register | None
-    scale: Register | None
-    zero: Register | int | None
-
-    def zero_in(self, emitter: Emitter) -> Lanes | None:
-        """Return the zero point as a value of ``emitter``."""
-        return emitter.take(self.zero) if isinstance(self.zero, Register) else self.zero
-
-
-def _row(q: Quantization) -> Iterator[Op]:
+def _row(q: Quantization, passes: RowPasses) -> Iterator[Op]:
     """Quantize whole blocks in a loop, then the last block, padded with zeros."""
-    whole, tail = divmod(q.k, q.block)
-    unit = None
-    if q.of_rows or q.zero is not None:
-        emitter = Emitter(q.target, q.vector.lanes, "row_", "f32")
-        unit = _unit(q, emitter, q.k) if q.of_rows else _given(q, emitter)
-        yield from emitter.emit()
+    row = Row(replace(passes, cols=Integer(q.k), padded=0), prefix="row_")
+    numbers = tuple(range(len(passes.passes)))
+    if q.of_rows:
+        yield from row.ops(numbers[:1])
+        numbers = numbers[1:]
+    elif q.zero is not None:
+        if passes.fill == _GIVEN:
+            row.keep(_GIVEN)
+        row.end("zeros", elementary("sub", 0, passes.fill))
+        yield from row.emitter.emit()
+    steps = {_NAMES[name]: ONE for name, made in q.made.items() if made.strides["k"] != 0}
+    steps |= {_X: Integer(q.block), "out": Integer(q.block)}
+    yield from in_blocks(passes, q.k, steps, numbers, row.known)
+
+
+def in_blocks(
+    passes: RowPasses,
+    k: int,
+    steps: Mapping[str, Expr],
+    numbers: Sequence[int] = (0,),
+    known: Mapping[Expression, Register] | None = None,
+) -> Iterator[Op]:
+    """Yield the passes ``numbers`` over each block of a row of ``k`` elements.
+
+    ``passes`` are over a whole block. ``steps`` are those of pointers from a block to the next.
+    """
+    whole, tail = divmod(k, int(passes.cols))
     if whole:
-        yield Loop("kt", Integer(whole), tuple(_block(q, q.block, unit)), "blocks of K")
+        moved = (Advance(name, step) for name, step in steps.items())
+        block = (*Row(passes, known=known).ops(numbers), *moved)
+        yield Loop("kt", Integer(whole), block, "blocks of K")
     if tail:
-        yield from _block(q, tail, unit)
+        last = replace(passes, cols=Integer(tail))
+        yield from Row(last, known=known, prefix="last_").ops(numbers)
 
 
-def _block(q: Quantization, existing: int, unit: _Unit | None) -> Iterator[Op]:
-    """Quantize a block with ``existing`` elements and sum it; without ``unit`` compute its
-    scale.
-    """
-    prefix = "" if existing == q.block else "last_"
-    emitter = Emitter(q.target, q.vector.lanes, prefix, "f32")
-    if unit is None and q.how is not None:
-        unit = _unit(q, emitter, existing)
-    total = _rounded(q, emitter, existing, unit)
+# --- the passes over a row -----------------------------------------------------------------------
+
+
+def passes_of(q: Quantization) -> RowPasses:
+    """Return the passes over a block of K, or over a row and then over its blocks."""
+    return passes_over(
+        cut(_results(q)),
+        q.target,
+        q.block,
+        {_X: q.source} | {_NAMES[name]: made for name, made in q.made.items()},
+        real="s32" if q.how is None else "f32",
+        padded=q.block,
+        fill=ZEROS if q.zero is None else _given(q.zero),
+    )
+
+
+def passes_over(
+    found: Cut,
+    target: Target,
+    block: int,
+    operands: Mapping[str, Operand],
+    *,
+    real: str = "f32",
+    padded: int = 0,
+    fill: Expression = ZEROS,
+) -> RowPasses:
+    """Return the passes ``found`` over ``block`` elements, whose reductions have any order."""
+    vector = _fitting(target, block)
+    return RowPasses(
+        target=target, cut=found, real=real, cols=Integer(block), operands=operands, vector=vector,
+        tile=(1, _VECTORS * vector.lanes), any_order=True, padded=padded, fill=fill,
+    )  # fmt: skip
+
+
+def elements(operand: Operand) -> Expression:
+    """Return the elements of a row as a leaf of expressions."""
+    return Input("x", type_name(operand.type), _SHAPE)
+
+
+def reduction(fn: str, x: Expression) -> Expression:
+    """Return the reduction ``fn`` of each row."""
+    return Reduce(fn, -1, True, (x,))
+
+
+def _given(zero: Quantity) -> Expression:
+    """Return the zero point of integers: a number, or a value of the row."""
+    return Number(zero) if isinstance(zero, int) else _GIVEN
+
+
+def _results(q: Quantization) -> dict[str, Expression]:
+    """Return what is stored for each row, or block of a row, as expressions of its elements."""
+    x = elements(q.source)
+    found: dict[str, Expression] = {}
+    scale = zero = None
+    if q.how is not None:
+        x, scale, zero = (_in_range if q.how.zero else _on_both_sides)(x)
+        found["scales"] = scale
+        if zero is not None:
+            found["zeros"] = elementary("sub", 0, zero)
+    elif q.zero is not None:
+        zero = _given(q.zero)
+    found["out"] = x
     if q.summed:
-        summed = folded(emitter, total, "add")
-        beside = -existing % emitter.lanes
-        if q.how is None and unit is not None and beside:
-            summed = emitter.builder(
-                "add", summed, emitter.builder("mul", unit.zero_in(emitter) or 0, beside)
-            )
-        _put_sums(q, emitter, summed, unit)
-    yield from emitter.emit()
-    moved = (name for name, made in q.made.items() if name != "a" and made.strides["k"] != 0)
-    yield from (Advance(_NAMES[name], ONE) for name in moved)
+        found |= _sums(q, reduction("total", x), scale, zero)
+    return found
 
 
-def _unit(q: Quantization, emitter: Emitter, existing: int) -> _Unit:
-    """Compute and store the scale of ``existing`` elements, and their zero point."""
-    assert q.how is not None
-    scale, units, zero = (_of_range if q.how.zero else _of_magnitude)(q, emitter, existing)
-    put_one(emitter, scale, Address("scales", ZERO))
-    if zero is None:
-        return _Unit(emitter.register(units), emitter.register(scale), None)
-    put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
-    return _Unit(emitter.register(units), emitter.register(scale), emitter.register(zero))
+def _on_both_sides(x: Expression) -> tuple[Expression, Expression, None]:
+    """Return integers and scale of symmetric quantization, from the greatest magnitude."""
+    top = reduction("absmax", x)
+    scale, units = _in_units(top, TOP)
+    within = elementary("min", elementary("max", x * units, -TOP), TOP)
+    return elementary("to_s32", within), _finite(scale, top), None
 
 
-def _given(q: Quantization, emitter: Emitter) -> _Unit:
-    """Broadcast the zero point of integers to all lanes, and store its negative."""
-    emitter.stage("zero", note="The zero point of A, negative.")
-    if isinstance(q.zero, int):
-        put_one(emitter, -q.zero, Address("zeros", ZERO))
-        return _Unit(None, None, q.zero)
-    single = Emitter(q.target, 1, f"{emitter.prefix}zero_", "f32")
-    one = single.register(load(single, Address(_ZERO, ZERO), None, "s32", "one"))
-    emitter.add(*single.emit())
-    zero = emitter.spread(one, "given")
-    put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
-    return _Unit(None, None, emitter.register(zero))
+def _in_range(x: Expression) -> tuple[Expression, Expression, Expression]:
+    """Return integers, scale and zero point, from the least and the greatest element."""
+    high, low = reduction("greatest", x), reduction("least", x)
+    scale, units = _in_units(high * 0.5 - low * 0.5, HALF)
+    zero = _within(elementary("to_s32", LOWEST - low * units))
+    integers = _within(elementary("add", elementary("to_s32", x * units), zero))
+    return integers, _finite(scale, high, -low), zero
 
 
-def _of_magnitude(
-    q: Quantization, emitter: Emitter, existing: int
-) -> tuple[Lanes, Lanes, Lanes | None]:
-    """Return scale and inverse scale of symmetric quantization, from the greatest magnitude."""
-
-    def magnitude(b: Builder, x: Lanes) -> Lanes:
-        return b("bits", b("abs", x))
-
-    note = "The greatest magnitude, as its bits."
-    (greatest,) = _extremes(q, emitter, existing, ("max",), magnitude, note)
-    bits = folded(emitter, greatest, "max")
-    top = emitter.builder("float", bits)
-    emitter.stage("scale", note=_OF_SCALE)
-    return *_in_units(emitter, top, TOP, bits), None
+def _in_units(most: Expression, count: float) -> tuple[Expression, Expression]:
+    """Return the scale ``most / count`` and its inverse; both are 0 if ``most`` is too small."""
+    there = most >= LEAST
+    return call("where", there, most / count, 0), call("where", there, count / most, 0)
 
 
-def _of_range(
-    q: Quantization, emitter: Emitter, existing: int
-) -> tuple[Lanes, Lanes, Lanes | None]:
-    """Return scale, inverse scale and zero point, from the least and the greatest element."""
-    b = emitter.builder
-    note = "The greatest and the least element, 0 among them, as integers in their order."
-    highest, lowest = _extremes(q, emitter, existing, ("max", "min"), _ordered, note)
-    high, low = folded(emitter, highest, "max"), folded(emitter, lowest, "min")
-    emitter.stage("scale", note=_OF_SCALE)
-    least = b("float", _flipped(b, low))
-    half = b("sub", b("mul", b("float", high), 0.5), b("mul", least, 0.5))
-    scale, units = _in_units(emitter, half, HALF, b("max", high, b("xor", low, -1)))
-    emitter.register(units)
-    emitter.stage("zero", note="The integer that stands for 0.")
-    zero = b("to_s32", b("sub", float(LOWEST), b("mul", least, units)))
-    return scale, units, _within(b, zero)
+def _finite(scale: Expression, *magnitudes: Expression) -> Expression:
+    """Return ``scale``; NaN if a magnitude is infinite or NaN."""
+    bits = elementary("bits", scale)
+    for each in magnitudes:
+        bits = elementary("select", elementary("lt", each, inf), bits, _NAN)
+    return elementary("float", bits)
 
 
-def _in_units(emitter: Emitter, most: Lanes, count: float, bits: Lanes) -> tuple[Lanes, Lanes]:
-    """Return the scale ``most / count`` and its inverse; both are 0 if ``most`` is too small.
-
-    ``bits`` are those of the greatest magnitude. The scale is NaN if it is infinite or NaN.
-    """
-    b = emitter.builder
-    there = b("le", LEAST, most)
-    finite = b("lt", bits, _INFINITY)
-    scale = b("select", there, b("div", most, count), 0.0)
-    scale = b("float", b("select", finite, b("bits", scale), _NAN))
-    emitter.register(scale)
-    emitter.stage("units", note="How many units 1 is.")
-    return scale, b("select", there, b("div", count, most), 0.0)
-
-
-def _ordered(b: Builder, x: Lanes) -> Lanes:
-    """Return an f32 as an integer of the same order; a NaN is beyond all numbers."""
-    return _flipped(b, b("bits", x))
-
-
-def _flipped(b: Builder, bits: Lanes) -> Lanes:
-    """Return ``bits`` with all bits but the sign inverted if the sign is set; this is its own
-    inverse.
-    """
-    return b("xor", bits, b("and", b("shr", bits, 31), _MAGNITUDE))
-
-
-def _within(b: Builder, integer: Lanes) -> Lanes:
+def _within(integer: Expression) -> Expression:
     """Clamp an integer to the range of s8."""
-    return b("max", b("min", integer, int(TOP)), LOWEST)
+    return elementary("max", elementary("min", integer, TOP), LOWEST)
 
 
-def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, unit: _Unit | None) -> None:
-    """Store the sum of a block's elements in the forms that B's zero points need."""
-    b = emitter.builder
+def _sums(
+    q: Quantization, total: Expression, scale: Expression | None, zero: Expression | None
+) -> Iterator[tuple[str, Expression]]:
+    """Yield the sum of a block's elements in the forms that B's zero points need."""
     if q.bias:
-        emitter.stage("start", note="What B's zero point takes from the sums of this block.")
-        put_one(emitter, b("mul", total, -q.bias), Address("starts", ZERO))
+        yield "starts", elementary("mul", total, -q.bias)
     if q.zeros:
-        emitter.stage("sum", note="The sum of this block's elements, for B's zero points.")
-        if unit is not None and (zero := unit.zero_in(emitter)) is not None:
-            total = b("sub", total, b("mul", zero, q.block))
-        kept = b("to_f32", total)
-        if not q.minima:
-            kept = b("neg", kept)
-        elif unit is not None and unit.scale is not None:
-            kept = b("mul", kept, emitter.take(unit.scale))
-        put_one(emitter, kept, Address("totals", ZERO))
+        if zero is not None:
+            total = elementary("sub", total, elementary("mul", zero, q.block))
+        kept = elementary("to_f32", total)
+        yield "totals", (-kept if not q.minima else kept if scale is None else kept * scale)
 
 
-def _extremes(
-    q: Quantization,
-    emitter: Emitter,
-    existing: int,
-    fns: Sequence[str],
-    of: Callable[[Builder, Lanes], Lanes],
-    note: str,
-) -> tuple[Register, ...]:
-    """Return, for each lane, the reductions ``fns`` of ``of(element)`` and 0, in s32."""
-    names = {"max": "tops", "min": "lows"}
-    found, pointer = {fn: emitter.fresh(names[fn], "s32") for fn in fns}, f"{emitter.prefix}px"
-    emitter.stage("greatest", note=note)
-    emitter.add(*map(Zero, found.values()), Point(pointer, "x", ZERO, q.source.type))
-    for number, piece in enumerate(pieces(existing, emitter.lanes)):
-        inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_", "f32")
-        inner.stage("magnitude")
-        b = inner.builder
-        lanes = [of(b, x) for x in piece.elements(q.source, inner, pointer)]
-        most = [inner.register(reduce(partial(b, fn), lanes)) for fn in fns]
-        ends = [Apply(r, fn, (r, own)) for (fn, r), own in zip(found.items(), most, strict=True)]
-        emitter.add(*piece.repeated((*inner.emit(), *ends), pointer))
-    return tuple(found.values())
-
-
-def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | None) -> Register:
-    """Store the quantized elements and return the sum of each lane. Padding represents 0."""
-    total, stored = emitter.fresh("added", "s32"), q.made["a"].type
-    emitter.stage("elements", note="Elements, rounded half to even." if q.how else "Elements.")
-    emitter.add(*([Zero(total)] if q.summed else []))
-    for number, piece in enumerate(pieces(existing, emitter.lanes)):
-        inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
-        inner.stage("elements")
-        whole = []
-        for place, x in enumerate(piece.elements(q.source, inner, "x")):
-            whole.append(x if unit is None or unit.units is None else _integer(inner, x, unit))
-            active = piece.active if place == piece.vectors - 1 else None
-            if active is not None and q.how is None and unit is not None:
-                # The inactive lanes are 0, which does not represent the number 0 if there is a zero
-                # point.
-                filling = inner.register(unit.zero_in(inner) or 0)
-                inner.add(_stored(filling, place * piece.lanes, stored))
-                inner.add(_stored(inner.register(x), place * piece.lanes, stored, active))
-                continue
-            inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
-        if q.summed:
-            sums = inner.register(reduce(partial(inner.builder, "add"), whole))
-            inner.add(Apply(total, "add", (total, sums)))
-        emitter.add(*piece.repeated((*inner.emit(),), "x", "out"))
-    missing = (q.block - existing) // emitter.lanes
-    if missing:
-        zero = unit.zero_in(emitter) if unit is not None else None
-        filling = emitter.register(0 if zero is None else zero)
-        ops: list[Op] = [_stored(filling, 0, stored), Advance("out", Integer(emitter.lanes))]
-        if zero is not None and q.summed:
-            ops.append(Apply(total, "add", (total, filling)))
-        emitter.add(Loop("kz", Integer(missing), tuple(ops), "zeros"))
-    return total
-
-
-def _integer(emitter: Emitter, x: Lanes, unit: _Unit) -> Lanes:
-    """Return elements divided by the scale and rounded, plus the zero point if there is one."""
-    assert unit.units is not None
-    b = emitter.builder
-    units = b("mul", x, emitter.take(unit.units))
-    if (zero := unit.zero_in(emitter)) is None:
-        return b("to_s32", b("min", b("max", units, -TOP), TOP))
-    return _within(b, b("add", b("to_s32", units), zero))
-
-
-def _stored(register: Register, at: int, type_: str, active: int | None = None) -> Store:
-    """Store s32 lanes, or the first ``active`` ones, as elements of ``type_``."""
-    group = 0 if type_ in register.vector.stores else 1
-    return Store(Address("out", at * ONE), register, active, type_, group)
-
-
-def put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
-    """Store the first lane."""
-    active = None if emitter.lanes == 1 else 1
-    emitter.add(Store(address, emitter.register(value), active))
-
-
-def folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
-    """Return the reduction ``fn`` of all lanes, in every lane."""
-    return fold_registers(emitter, [emitter.take(register)], partial(emitter.builder, fn))
-
-
-def fitting(target: Target, block: int) -> Vector:
+def _fitting(target: Target, block: int) -> Vector:
     """Return the widest f32 vector type that divides ``block`` and can exchange its lanes."""
     whole = (v for v in target.of("f32") if block % v.lanes == 0)
     return next(v for v in whole if v.lanes == 1 or _folds(target, v))

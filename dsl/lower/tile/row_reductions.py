@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sympy import Integer
 
 from tilewright.elementwise.builder import Argument
-from tilewright.elementwise.functions import lower_function
+from tilewright.elementwise.reductions import OUTPUTS
 from tilewright.ir.access import filled, load, store
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.interleaving import fold_registers
 from tilewright.ir.ops import MakeMask
 from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.symbolic import ONE
-
-#: The value with which the reduction of a row begins.
-START = {"row_max": -math.inf, "row_sum": 0.0, "row_absmax": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +29,11 @@ class Place:
 
 
 class Reducer:
-    """Reduces values that an emitter computes to one output: ``fn`` of each row.
-
-    Magnitudes are compared by their bits as s32. The order is the same, and NaN is the largest.
-    """
+    """Reduces values that an emitter computes to one output: ``fn`` of each row."""
 
     def __init__(self, emitter: Emitter, fn: str, pointer: str) -> None:
         self.emitter = emitter
-        self.fn, self.pointer = fn, pointer
-        self.bits = fn == "row_absmax"
+        self.pointer, self.how = pointer, OUTPUTS[fn]
         self.said = {"row_max": "The greatest", "row_sum": "The sum"}.get(
             fn, "The greatest magnitude"
         )
@@ -51,9 +43,9 @@ class Reducer:
 
     def add(self, value: Argument, place: Place) -> None:
         """Include the lanes of ``value`` in the reduction."""
-        value = self._held(value)
+        value = self.how.of(self.emitter.builder, value)
         if place.line == "n":
-            value = filled(self.emitter, value, place.active, self._start)
+            value = filled(self.emitter, value, place.active, self.how.start)
         key = place.line, place.m
         if key in self.partial:
             value = self._both(self.partial[key], value)
@@ -68,26 +60,14 @@ class Reducer:
             total = fold_registers(self.emitter, [self.partial["n", m] for m in rows], self._both)
             self._combine(total, rows[0], self._rows_active(len(rows)))
 
-    @property
-    def _start(self) -> Argument:
-        return 0 if self.bits else START[self.fn]
-
-    def _held(self, value: Argument) -> Argument:
-        b = self.emitter.builder
-        return b("bits", b("abs", value)) if self.bits else value
-
     def _both(self, x: Argument, y: Argument) -> Argument:
-        b = self.emitter.builder
-        if self.fn == "row_sum":
-            return b("add", x, y)
-        return b("max", x, y) if self.bits else lower_function(b, "maximum", x, y)
+        return self.how.both(self.emitter.builder, x, y)
 
     def _combine(self, value: Argument, m: int, active: Active) -> None:
         address = Address(self.pointer, m * ONE)
         old = load(self.emitter, address, active, "f32", f"{self.pointer}{m}")
-        total = self._both(self._held(old), value)
-        if self.bits:
-            total = self.emitter.builder("float", total)
+        b = self.emitter.builder
+        total = self.how.result(b, self._both(self.how.of(b, old), value))
         store(self.emitter, total, "f32", address, active, "f32")
 
     def _runs(self) -> Iterator[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from math import ceil
 
 from sympy import Expr, expand
@@ -38,6 +39,7 @@ Group = tuple[Stage, range]
 def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
     """Return every stage, also those that the user leaves open, in the order in which they run."""
     names = [step.name for step in steps]
+    places = numbers_of(steps)
     products = {step.name for step in steps if step.is_product}
     for name, _ in stages.products:
         if name not in products:
@@ -47,12 +49,13 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
                 expected=_listed(sorted(products)),
             )
     found: dict[int, Group] = {}
+    named: set[int] = set()
     for stage in stages.stages:
-        if unknown := [name for name in stage.names if name not in names]:
+        if unknown := [name for name in stage.names if name not in places]:
             raise ScheduleError(
                 f"the network has nothing called {unknown[0]!r}", got=stage, expected=_listed(names)
             )
-        numbers = [names.index(name) for name in stage.names]
+        numbers = [number for name in stage.names for number in places[name]]
         whole = range(min(numbers), max(numbers) + 1)
         if list(whole) != numbers:
             given = " ".join(names[number] for number in whole)
@@ -62,12 +65,25 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
                 expected=_listed(names),
                 hint=f"tw.{Stage(given, stage.rows, at=dict(stage.at))!r}",
             )
+        if twice := named.intersection(whole):
+            raise ScheduleError(
+                f"{names[min(twice)]!r} is in two stages", got=stages, hint="name it once"
+            )
+        named.update(whole)
         found[whole.start] = stage, whole
-    named = {number for _, numbers in found.values() for number in numbers}
     for number, name in enumerate(names):
         if number not in named:
             found[number] = Stage(name), range(number, number + 1)
     return tuple(found[number] for number in sorted(found))
+
+
+def numbers_of(steps: Sequence[Step]) -> Mapping[str, Sequence[int]]:
+    """Return the numbers of the stages that have each name."""
+    found: dict[str, list[int]] = {}
+    for number, step in enumerate(steps):
+        for name in step.names:
+            found.setdefault(name, []).append(number)
+    return found
 
 
 def resolved(stages: Stages, groups: Sequence[Group]) -> Stages:
@@ -277,8 +293,7 @@ def _check(stage: Stage, step: Step, rows: Rows, written: dict[Name, Step]) -> N
 
 
 def _refuse(stage: Stage, problem: str, step: Step) -> None:
-    place = stage.names.index(step.name)
-    before = " ".join(stage.names[:place])
+    before = " ".join(takewhile(lambda name: name not in step.names, stage.names))
     hint = f"tw.Stage({before!r}, rows={stage.rows})" if before else None
     raise ScheduleError(
         "a stage in blocks of rows computes each row from the same row",

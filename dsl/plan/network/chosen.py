@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
@@ -193,7 +193,7 @@ class _Choice:
     opened: Sequence[Step]
     model: Joined
     users: Mapping[Name, set[int]]
-    taken: Container[str]
+    taken: Set[str]
     alone: Joined
     _models: dict[int, Joined] = field(default_factory=dict)
     reason: str = field(default="no stage computes each row from the same row of the one before")
@@ -222,7 +222,7 @@ class _Choice:
         most = max(2, min(_MOST, _GROUPS // len(self.opened)))
         for end in range(first + 2, min(first + most, len(self.opened)) + 1):
             numbers = range(first, end)
-            if any(step.name in self.taken for step in self.opened[first:end]):
+            if any(not self.taken.isdisjoint(step.names) for step in self.opened[first:end]):
                 return
             try:
                 stage, steps = Stage(self._names(numbers), rows=1), self.opened[first:end]

@@ -61,6 +61,11 @@ class Placed:
         """The sizes as formulas."""
         return exprs_of(self.shape)
 
+    def is_tight(self, first: int = 0) -> bool:
+        """Return True if the elements along the axes from ``first`` on have no gaps."""
+        strides = tight(self.sizes[first:])
+        return all(same(*each) for each in zip(self.strides[first:], strides, strict=True))
+
     def viewed(self, view: View) -> Placed | None:
         """Return a view of this value; None if strides cannot describe the view."""
         shape = view.tensor.shape

@@ -81,8 +81,10 @@ class Step:
     ``shifts`` has for each operand the offset in elements from the start of its array. If
     ``parallel``, threads share the outermost loop. ``found`` is an index that shifts depend on.
     ``rows`` is None if rows of the result need other rows, or if nobody asked. ``block`` is the
-    loop that the stage shares with others. ``inside`` are names of the functions of elements that
-    the stage computes, besides the last one of a stage without a product.
+    loop that the stage shares with others. ``inside`` are names of the functions that the stage
+    computes, besides the last one of a stage without a product. ``parts`` are other names, of the
+    operators in these functions. ``also`` are other names of the stage: that of its last operator,
+    and those of functions that several stages compute.
     """
 
     name: str
@@ -99,6 +101,13 @@ class Step:
     rows: Rows | None = None
     block: Block | None = None
     inside: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the stage."""
+        return (self.name, *self.also)
 
     @property
     def is_product(self) -> bool:

@@ -46,9 +46,10 @@ from ..network.attention import attentions, stages_of_attention
 from ..network.block import Outer
 from ..network.blocks import blocked, grouped, in_blocks, openings, resolved, users_of
 from ..network.chosen import chosen, ways
+from ..network.composites import Composite, composites
 from ..network.elements import Elements
-from ..network.names import Key, Namer
-from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
+from ..network.names import Computed, Key, Namer, with_names
+from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, tight
 from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
@@ -119,6 +120,7 @@ class _Cuts:
     names: Mapping[Key, str] = field(default_factory=dict)
     moved: Container[int] = ()
     plans: dict[Any, Plan | ByRows] = field(default_factory=dict)
+    composites: list[tuple[Composite, ...]] = field(default_factory=list)
 
     def of(self, opened: Mapping[int, Opening]) -> _Cutter:
         """Return a cutter; the stages ``opened`` can compute some of their rows."""
@@ -155,8 +157,8 @@ class _Cutter:
     def __init__(self, cuts: _Cuts, opened: Mapping[int, Opening]) -> None:
         spec, self.target, self.stages = cuts.spec.folded, cuts.target, cuts.stages
         self.opened, self.products, self.moved = opened, cuts.plans, cuts.moved
+        self.cuts = cuts
         self.namer = Namer(cuts.names)
-        self.functions: dict[str, list[Expression]] = {}
         self.nodes = nodes_of(rows(*spec.results))
         self.order = {id(node): number for number, node in enumerate(self.nodes)}
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
@@ -178,7 +180,10 @@ class _Cutter:
                 steps = tight(exprs_of(node.shape)) if strides is None else exprs_of(strides)
                 name = Name(symbol_of(node.name))
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
-        self.made: list[Step] = []
+        self.made: list[Computed] = []
+        self.copies: dict[int, Placed] = {}
+        self.joined: dict[int, Placed] = {}
+        self.unfilled: dict[Name, Buffer] = {}
         self.multiplied: set[int] = set()
         self.numbers = count()
         self.written: set[Name] = set()
@@ -189,15 +194,10 @@ class _Cutter:
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._result(result, output)
-        return tuple(replace(step, inside=self._inside(step)) for step in self.made)
-
-    def _inside(self, step: Step) -> tuple[str, ...]:
-        """Return the names of the functions of elements that a stage computes."""
-        nodes = self.functions.get(step.name, ())
-        if step.is_product:
-            return tuple(self.namer.inside(self.order[id(node)], node) for node in nodes)
-        numbers = {self.order[id(node)] for node in nodes}
-        return tuple(name for (number, _), name in self.namer.known.items() if number in numbers)
+        if not self.cuts.composites:
+            self.cuts.composites.append(composites(self.nodes, self.attentions.values()))
+        (found,) = self.cuts.composites
+        return with_names(self.made, found, self.namer, self.order)
 
     def _name(self, node: Expression) -> str:
         """Return the name of a stage, given its product or its last node."""
@@ -249,10 +249,12 @@ class _Cutter:
         return found
 
     def _copied(self, node: Expression) -> Placed:
-        """Add a stage that copies a value to an array without gaps; return where the copy is."""
-        made, buffer = self._output(node) or self._buffer(node)
-        self._elements(node, made, buffer, known=True)
-        return made
+        """Return where a copy of a value without gaps is; add the stage if there is none."""
+        if id(node) not in self.copies:
+            made, buffer = self._output(node) or self._buffer(node)
+            self._elements(node, made, buffer, known=True)
+            self.copies[id(node)] = made
+        return self.copies[id(node)]
 
     # --- products ------------------------------------------------------------------------------
 
@@ -274,14 +276,13 @@ class _Cutter:
         ).stage(product, end, self._ready, self.target)
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         after = self._after(product)
-        inner = [node for node in walked(end, self.values) if id(node) in after]
-        self.functions[name] = [node for node in inner if isinstance(node, Call)]
-        self.made.append(
-            Step(
-                name, stage.plan, written.name, buffer, stage.operands, stage.sizes, said,
-                stage.loops, stage.shifts, stage.parallel, rows=stage.rows,
-            )
+        nodes = tuple(walked(end, self.values))
+        functions = tuple(n for n in nodes if id(n) in after and isinstance(n, Call))
+        step = Step(
+            name, stage.plan, written.name, buffer, stage.operands, stage.sizes, said,
+            stage.loops, stage.shifts, stage.parallel, rows=stage.rows,
         )  # fmt: skip
+        self.made.append(Computed(step, nodes, functions))
         self.values[id(end)] = written
 
     @property
@@ -392,13 +393,11 @@ class _Cutter:
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
         name = self.namer.of_copy() if known else self._name(node)
-        self.functions[name] = [each for each in walked(node, leaves) if each is not node]
-        self.made.append(
-            Step(
-                name, stage.plan, target.name, buffer, stage.operands,
-                stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
-            )
+        step = Step(
+            name, stage.plan, target.name, buffer, stage.operands,
+            stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
         )  # fmt: skip
+        self.made.append(Computed(step, tuple(walked(node, leaves))))
 
     def _leaves(self, root: Expression) -> tuple[tuple[Size, ...], dict[int, Placed]]:
         """Return the shape over which a stage loops, and where the values that it reads are."""
@@ -464,13 +463,12 @@ class _Cutter:
         one = Full(0.0, (1, 1)) + Extent(Dim("counter"))
         plan = plan_rows(Network((), (one,)), Schedule(), self.target)
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
-        self.made.append(
-            Step(
-                self._name(node), plan, written.name, buffer, {"out": written.name},
-                {slot_of("counter"): place}, repr(node), (loop,),
-                {"out": written.offset + place * written.strides[0]},
-            )
+        step = Step(
+            self._name(node), plan, written.name, buffer, {"out": written.name},
+            {slot_of("counter"): place}, repr(node), (loop,),
+            {"out": written.offset + place * written.strides[0]},
         )  # fmt: skip
+        self.made.append(Computed(step))
         self.values[id(node)] = written
 
     def _take(self, node: Take) -> None:
@@ -479,47 +477,73 @@ class _Cutter:
         width: Expr = ONE
         for size in table.shape[1:]:
             width *= expr_of(size)
-        if not all(same(x, y) for x, y in zip(table.strides, tight(table.sizes), strict=True)):
+        if not table.is_tight():
             table = self._copied(node.args[0])
-        written, buffer = self._new(node)
+        count = len(rows.shape)
+        written, buffer = self._part(node), None
+        if written is None or not written.is_tight(count):
+            written, buffer = self._new(node)
         sizes = Sizes(self.taken)
         row = Input("in0", table.type, (1, sizes.of(width)))
         plan = plan_rows(Network((row,), (row,)), Schedule(), self.target)
-        count = len(rows.shape)
         axes = merged(axes_of(rows.sizes, (written.strides[:count], rows.strides)))
         loops, shifts = outer_loops(axes, ("out", "rows"), (written.offset, rows.offset))
         at = shifts.pop("rows", ZERO)
         shifts["in0_"] = table.offset + symbol("found") * table.strides[0]
         found = Found("found", rows.name, at, expr_of(table.shape[0]))
         operands = {"out": written.name, "in0_": table.name}
-        self.made.append(
-            Step(
-                self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
-                loops, shifts, found=found,
-            )
+        buffer = self.unfilled.pop(written.name, buffer)
+        step = Step(
+            self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
+            loops, shifts, found=found,
         )  # fmt: skip
+        self.made.append(Computed(step))
         self.values[id(node)] = written
 
     def _join(self, node: Join) -> None:
         """Add the stages of ``nn.concat``: each writes one part of the joined tensor."""
-        written, buffer = self._new(node)
+        written = self._joined(node)
+        for part, place in self._parts(node, written):
+            assert part.tensor is not None
+            unfilled = written.name in self.unfilled and part is node.args[-1]
+            if self.values.get(id(part)) == place or (0 in part.tensor.shape and not unfilled):
+                continue  # the buffer exists from the first stage that fills it
+            placed = not isinstance(part, Call | Cast | Reduce | Full)
+            if placed and self.place(part) == place:
+                continue
+            buffer = self.unfilled.pop(written.name, None)
+            self._elements(part, place, buffer, known=placed or id(part) in self.values)
+            self.values.setdefault(id(part), place)
+        self.values[id(node)] = written
+
+    def _joined(self, node: Join) -> Placed:
+        """Return where a joined tensor is. The first stage that fills a part has the buffer."""
+        if id(node) not in self.joined:
+            found = self._part(node)
+            if found is None:
+                found, buffer = self._new(node)
+                if buffer is not None:
+                    self.unfilled[found.name] = buffer
+            self.joined[id(node)] = found
+        return self.joined[id(node)]
+
+    def _parts(self, node: Join, written: Placed) -> Iterator[tuple[Expression, Placed]]:
+        """Yield the parts of a joined tensor, and where each is."""
         first: Expr = ZERO
         for part in node.args:
             assert part.tensor is not None
-            place = replace(
-                written, shape=part.tensor.shape,
-                offset=written.offset + first * written.strides[node.axis],
-            )  # fmt: skip
-            first += expr_of(part.tensor.shape[node.axis])
-            if 0 in part.tensor.shape and not (buffer is not None and part is node.args[-1]):
-                continue  # the buffer exists from the first stage that fills it
-            placed = not isinstance(part, Call | Cast | Reduce | Full)
-            if placed:
-                self.place(part)
-            self._elements(part, place, buffer, known=placed or id(part) in self.values)
-            self.values.setdefault(id(part), place)
-            buffer = None
-        self.values[id(node)] = written
+            shape = part.tensor.shape
+            offset = written.offset + first * written.strides[node.axis]
+            yield part, replace(written, shape=shape, offset=offset)
+            first += expr_of(shape[node.axis])
+
+    def _part(self, node: Expression) -> Placed | None:
+        """Return the part of a joined tensor that ``node`` is, if nothing else reads it."""
+        users = self.users[id(node)]
+        if len(users) != 1 or not isinstance(users[0], Join) or id(node) in self.ends:
+            return None
+        parts = self._parts(users[0], self._joined(users[0]))
+        return next(place for part, place in parts if part is node)
 
     def _result(self, node: Expression, output: Name) -> None:
         """Add the stage that writes a result of the network, if no stage does so yet."""
@@ -550,10 +574,10 @@ class _Cutter:
 
     def _order(self, node: Expression) -> tuple[int, ...] | None:
         """Return the order of axes in memory for which a later transposition has no gaps."""
-        for user in self.users[id(node)]:
-            if isinstance(user, View) and user.fn == "transpose" and _keeps_last(user.how):
-                return user.how
-        return None
+        turned = (user for user in self.users[id(node)] if isinstance(user, View))
+        found = (user.how for user in turned if user.fn == "transpose")
+        # The last axis must stay the last.
+        return next((how for how in found if how[-1] == len(how) - 1), None)
 
     def _buffer(
         self, node: Expression, order: tuple[int, ...] | None = None
@@ -573,8 +597,3 @@ def _reshaped(node: Expression) -> Expression:
     while isinstance(node, View) and node.fn == "reshape":
         (node,) = node.args
     return node
-
-
-def _keeps_last(order: tuple[int, ...]) -> bool:
-    """Return True if the last axis stays the last."""
-    return order[-1] == len(order) - 1

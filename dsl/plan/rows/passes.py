@@ -7,7 +7,7 @@ row, for example a mean, are computed once between two passes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.elementwise.builder import Argument, Builder, live
@@ -16,7 +16,6 @@ from tilewright.spec.expression.nodes import Composed, Expression, every_node, n
 from tilewright.spec.expression.shapes import Shaped
 from tilewright.spec.expression.tensors import Input, Reduce
 from tilewright.spec.network.places import Grid, Place, grid_of, reduces_columns
-from tilewright.spec.network.value import Network
 
 #: If several passes need a value, it is held in memory only if computing it again takes more
 #: elementary operations than this. A store and a load take about as long as this many operations.
@@ -112,27 +111,29 @@ class Cut:
     passes: tuple[Pass, ...]
 
 
-def cut(network: Network, can_hold: Callable[[int], bool] = lambda count: True) -> Cut:
-    """Return a network cut into passes.
+def cut(
+    results: Mapping[str, Expression], can_hold: Callable[[int], bool] = lambda count: True
+) -> Cut:
+    """Return expressions, by the names of their results, cut into passes.
 
     ``can_hold(count)`` is True if there is memory to hold ``count`` rows of values between passes.
     """
-    found = _Cutter(network)
+    found = _Cutter(results)
     while not can_hold(len(found.held)):
         found.ban(found.held[-1])
     return found.cut()
 
 
 class _Cutter:
-    """The nodes of one network, their passes, and the values that are held."""
+    """The nodes of the results, their passes, and the values that are held."""
 
-    def __init__(self, network: Network) -> None:
-        self.network, self.banned = network, set[int]()
-        table = rows(*network.results)
+    def __init__(self, results: Mapping[str, Expression]) -> None:
+        self.names, self.banned = tuple(results), set[int]()
+        table = rows(*results.values())
         self.nodes = nodes_of(table)
         self.numbers = {id(node): number for number, node in enumerate(self.nodes)}
         by_value = {node: node for node in self.nodes}
-        self.results = [by_value[result] for result in network.results]
+        self.results = [by_value[result] for result in results.values()]
         grid = grid_of(self.nodes)
         assert grid is not None, "other networks have stages"
         self.grid, self.columns = grid, reduces_columns(self.nodes)
@@ -252,7 +253,7 @@ class _Cutter:
         )
         stores, ends = [], []
         after = _Rewriting(self, knowns, helds, index + 1)
-        for name, result in zip(self.network.names, self.results, strict=True):
+        for name, result in zip(self.names, self.results, strict=True):
             if self._varies(result) and self._stored_in(result) == index:
                 stores.append((name, inside.of(result)))
             elif not self._varies(result) and self._ends_in(result) == index:
@@ -269,8 +270,9 @@ class _Cutter:
         found: dict[int, Known] = {}
         used: set[int] = set()
         for node in self.nodes:
-            if isinstance(node, Composed) and self._varies(node):
-                used |= {id(arg) for arg in node.args}
+            if isinstance(node, Composed):
+                level, many = self.levels[id(node)], self._varies(node)
+                used |= {id(arg) for arg in node.args if many or 0 < self.levels[id(arg)] < level}
         for node in self.nodes:
             if not isinstance(node, Composed) or self._varies(node) or node.tensor is None:
                 continue

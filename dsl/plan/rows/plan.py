@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, fields, replace
 from sympy import Expr
 
 from tilewright.errors import PlanError, ScheduleError
+from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
-from tilewright.spec.expression.nodes import Call, Expression
+from tilewright.spec.expression.nodes import Call, Expression, Number
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.places import Place
 from tilewright.spec.network.value import Network, slot
@@ -47,34 +48,112 @@ _SHARE = 4
 _TOGETHER = 4
 
 
+#: The default of ``RowPasses.fill``.
+ZEROS = Number(0)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class RowsPlan(Decided):
-    """Every choice for a row program.
+class RowPasses:
+    """Passes over one row: all that writing their operations takes.
 
     ``operands`` has the arrays by their names in C; the strides of rows are named ``m``, those of
     columns ``n``. ``held`` has for each held value the result in whose row it is stored, "" for a
-    buffer. ``work`` has the number of elementary operations of each pass for one column.
-    ``leading`` is the row stride of the results, None if they have no gaps.
+    buffer. ``tile`` is the number of rows and columns of a trip, None if the pass decides.
+
+    With ``any_order``, ``cols`` is known, and reductions are combined in the order that is fastest
+    on the target. It is for integers, and for sums that may differ from target to target. Results
+    then have ``padded`` columns, a whole number of vectors, unless it is 0. In place of elements
+    that a row lacks, passes visit ``fill``.
     """
 
-    spec: Network
-    schedule: Schedule
     target: Target
-    decisions: tuple[Decision, ...]
     cut: Cut
     real: str
-    rows: Expr
     cols: Expr
     operands: Mapping[str, Operand] = field(hash=False)
     vector: Vector
-    held: tuple[str, ...]
-    work: tuple[int, ...]
-    leading: Size | None = None
+    held: tuple[str, ...] = ()
+    tile: tuple[int, int] | None = None
+    any_order: bool = False
+    padded: int = 0
+    fill: Expression = ZEROS
 
     @property
     def passes(self) -> tuple[Pass, ...]:
         """The passes over a row."""
         return self.cut.passes
+
+    @property
+    def together(self) -> int:
+        """The number of rows that each pass visits before the next pass begins."""
+        return 1
+
+    @property
+    def prefetching(self) -> int | None:
+        """The number of the pass that prefetches the rows of the next block, None for no pass."""
+        return None
+
+    @property
+    def far(self) -> tuple[str, ...]:
+        """The arrays whose next rows are prefetched."""
+        return ()
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The arrays that have elements of their own for each row and column, by name in C."""
+        steps = {name: operand.strides for name, operand in self.operands.items()}
+        return tuple(name for name, each in steps.items() if each["m"] != 0 and each["n"] != 0)
+
+    def most(self, node: Expression) -> float | None:
+        """Return an upper bound of ``node``: 0 for a value minus its row's maximum, else None."""
+        match node:
+            case Call(fn="sub", args=(x, Known() as top)):
+                every = (each for one in self.passes for each in one.reductions)
+                of_top = (each for each in every if each.known == top and each.fn == "max")
+                return 0.0 if any(each.expression == x for each in of_top) else None
+        return None
+
+    def symbol(self, name: str) -> str:
+        """Return the name in C of the result ``name``."""
+        return next(key for key in self.operands if key.rstrip("_") == name)
+
+    def array(self, leaf: Expression) -> str:
+        """Return the array that has the values of a leaf, by its name in C."""
+        if isinstance(leaf, Held):
+            name = self.held[leaf.number]
+            return self.symbol(name) if name else f"held{leaf.number}"
+        assert isinstance(leaf, Input | Known)
+        return symbol_of(leaf.name) if isinstance(leaf, Input) else f"{leaf.name}_rows"
+
+    def by_columns(self, leaf: Expression) -> bool:
+        """Return True if a leaf has an element for each column."""
+        if isinstance(leaf, Input):
+            return self.cut.grid.of(leaf) in (Place.FULL, Place.COLUMN)
+        return isinstance(leaf, Held)
+
+    def unroll(self, each: Pass) -> int:
+        """Return how many vectors a pass computes at a time."""
+        if self.tile is not None:
+            return self.tile[1] // self.vector.lanes
+        most = max(1, self.target.registers // _SHARE // max(1, len(each.reductions)))
+        most = 1 << most.bit_length() - 1
+        return min(most, PARTIAL // self.vector.lanes)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class RowsPlan(RowPasses, Decided):
+    """Every choice for a row program.
+
+    ``work`` has the number of elementary operations of each pass for one column. ``leading`` is the
+    row stride of the results, None if they have no gaps.
+    """
+
+    spec: Network
+    schedule: Schedule
+    decisions: tuple[Decision, ...] = ()
+    rows: Expr
+    work: tuple[int, ...]
+    leading: Size | None = None
 
     @property
     def parallel(self) -> bool:
@@ -121,12 +200,6 @@ class RowsPlan(Decided):
         return max(1, most if known is None else min(most, known))
 
     @property
-    def matrices(self) -> tuple[str, ...]:
-        """The arrays that have elements of their own for each row and column, by name in C."""
-        steps = {name: operand.strides for name, operand in self.operands.items()}
-        return tuple(name for name, each in steps.items() if each["m"] != 0 and each["n"] != 0)
-
-    @property
     def column_bytes(self) -> int:
         """The bytes of a row in memory, for each column."""
         return sum(ITEMSIZE[self.operands[name].type] for name in self.matrices)
@@ -151,13 +224,26 @@ class RowsPlan(Decided):
         return size > core.second.size and self.starved(core.rate(size))
 
     @property
+    def far(self) -> tuple[str, ...]:
+        """The matrices that may lie beyond the first cache: they are too large for the stack.
+
+        A buffer on the stack ends, as the C compiler knows, before the row that is prefetched.
+        """
+        rows = value(self.rows)
+        sizes = {
+            name: ITEMSIZE[each.type] * (value(each.strides["m"]) or 0) * (rows or 0)
+            for name, each in self.operands.items()
+        }
+        return tuple(name for name in self.matrices if not 0 < sizes[name] <= STACK_BYTES)
+
+    @property
     def prefetching(self) -> int | None:
         """The number of the pass that prefetches the rows of the next block, None for no pass.
 
         It is the pass with the most arithmetic, during which they arrive.
         """
         one = len(self.passes) == 1 or value(self.rows) == 1
-        if self.columns or one or not self.matrices or self.starved(self.target.core.memory):
+        if self.columns or one or not self.far or self.starved(self.target.core.memory):
             return None
         return self.work.index(max(self.work))
 
@@ -175,46 +261,11 @@ class RowsPlan(Decided):
         every = tuple(range(len(self.passes)))
         return (every,) if self.together == 1 else tuple((number,) for number in every)
 
-    def most(self, node: Expression) -> float | None:
-        """Return an upper bound of ``node``: 0 for a value minus its row's maximum, else None."""
-        match node:
-            case Call(fn="sub", args=(x, Known() as top)):
-                every = (each for one in self.passes for each in one.reductions)
-                of_top = (each for each in every if each.known == top and each.fn == "max")
-                return 0.0 if any(each.expression == x for each in of_top) else None
-        return None
-
-    def symbol(self, name: str) -> str:
-        """Return the name in C of the result ``name``."""
-        return next(key for key in self.operands if key.rstrip("_") == name)
-
-    def array(self, leaf: Expression) -> str:
-        """Return the array that has the values of a leaf, by its name in C."""
-        if isinstance(leaf, Held):
-            name = self.held[leaf.number]
-            return self.symbol(name) if name else f"held{leaf.number}"
-        assert isinstance(leaf, Input | Known)
-        return symbol_of(leaf.name) if isinstance(leaf, Input) else f"{leaf.name}_rows"
-
-    def by_columns(self, leaf: Expression) -> bool:
-        """Return True if a leaf has an element for each column."""
-        if isinstance(leaf, Input):
-            return self.cut.grid.of(leaf) in (Place.FULL, Place.COLUMN)
-        return isinstance(leaf, Held)
-
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of all sizes that are known only at the call."""
         names = [name for name, _ in self.spec.runtime_sizes()]
         return (*names, *([slot(self.leading)] if isinstance(self.leading, Dim) else []))
-
-    def unroll(self, each: Pass) -> int:
-        """Return how many vectors a pass computes at a time."""
-        if self.schedule.tile is not None:
-            return self.schedule.tile[1] // self.vector.lanes
-        most = max(1, self.target.registers // _SHARE // max(1, len(each.reductions)))
-        most = 1 << most.bit_length() - 1
-        return min(most, PARTIAL // self.vector.lanes)
 
 
 def plan_rows(
@@ -228,12 +279,13 @@ def plan_rows(
     real = spec.real
     vector = widest(target, real)
     _check_schedule(schedule, vector.lanes)
-    found = cut(spec)
+    results = dict(zip(spec.names, spec.results, strict=True))
+    found = cut(results)
     columns = found.grid.cols
     if found.columns and "" in _held(found, spec):
-        found = cut(spec, lambda count: not count)
+        found = cut(results, lambda count: not count)
     elif (schedule.threads or 1) > 1 and not _may_hold(_held(found, spec).count(""), columns, real):
-        found = cut(spec, lambda count: _may_hold(count, columns, real))
+        found = cut(results, lambda count: _may_hold(count, columns, real))
     cols = size_expr(slot(columns), columns)
     rows = size_expr(slot(found.grid.rows), found.grid.rows)
     arrays = [
@@ -245,8 +297,9 @@ def plan_rows(
         operations(each.visits, wide=real == "f64") + len(each.reductions) for each in found.passes
     )
     plan = RowsPlan(
-        spec, schedule, target, (), found, real, rows, cols, operands, vector, held, work, leading
-    )
+        spec=spec, schedule=schedule, target=target, cut=found, real=real, rows=rows, cols=cols,
+        operands=operands, vector=vector, held=held, tile=schedule.tile, work=work, leading=leading,
+    )  # fmt: skip
     object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
     return plan
 

@@ -52,9 +52,12 @@ class Extent(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Reduce(Composed):
-    """The sum, maximum or minimum of the elements along one axis of a tensor."""
+    """The sum, maximum or minimum of the elements along one axis of a tensor.
 
-    fn: ReduceFn
+    Within kernels, ``fn`` may be another function that reduces values.
+    """
+
+    fn: str
     axis: int
     keepdims: bool
     args: tuple[Expression, ...]

@@ -25,7 +25,8 @@ class Stage:
     ----------
     names : str
         The names that ``kernel.explain()`` prints, in the order in which they run, separated by
-        spaces.
+        spaces. A product is named after its weight, another stage after its function and a number,
+        for example ``softmax0``. ``attention0`` is the name of the stages of an attention.
     rows : int, optional
         The rows of a block; the most rows if threads share the blocks. Each call then cuts its rows
         into blocks of equal height, so that all threads get the same number of them. Rows are
