@@ -224,6 +224,16 @@ def test_threads_share_what_is_in_a_single_block(cases: Cases) -> None:
     assert outer[0].parallel and any(loop.parallel for loop in outer[1:])
 
 
+def test_loops_of_the_user_in_a_block_are_not_shared() -> None:
+    stages = tw.Stages(
+        tw.Stage("a c", rows=32),
+        products={"c": tw.Schedule(loops="Nmk")},
+        threads=2,
+    )
+    found = plan_for(wide(R), stages, resolve("avx2")).steps
+    assert [step.plan.nests[0].nest.outer.islower() for step in found] == [False, True]
+
+
 def test_few_rows_lose_on_a_matrix_unit() -> None:
     """It would be configured for each loop that threads share in a block."""
     *_, found = plan_for(wide(R), tw.Schedule(threads=2), resolve("amx")).decisions

@@ -162,7 +162,9 @@ class Products:
         if opening is not Opening.WHOLE and chosen.loops is not None:
             own["loops"] = chosen.loops.lower()
         self.alone = replace(_PRODUCT, **own)
-        self.schedule = replace(self.alone, threads=schedule.threads)
+        # Threads share loops that the planner chose; in a block they need not.
+        nested = opening is not Opening.WHOLE and (chosen.loops or chosen.block or chosen.pack)
+        self.schedule = self.alone if nested else replace(self.alone, threads=schedule.threads)
         self.leaves: list[Placed] = []
 
     def stage(
