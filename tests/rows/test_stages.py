@@ -194,7 +194,7 @@ def decided(spec: tw.Network, threads: int | None = None) -> tuple[Any, str]:
         (thin(128), 2, r"rows=(16|32|64)\).*less than one after another"),
         (wide(R), 2, r"rows=\d+\).*less than one after another"),
         (SPECS["perceptron"], None, "one after another: blocks of rows would save less"),
-        (SPECS["layer"], 2, r"Stage\('o mul1 up down mul2', rows=\d+\).*less than"),
+        (SPECS["layer"], 2, r"Stage\('o \w+ up down \w+', rows=\d+\).*less than"),
     ],
 )
 def test_the_model_joins_stages_where_that_saves_time(
