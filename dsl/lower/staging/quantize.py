@@ -57,7 +57,7 @@ _GAP = "gap"
 #: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")
 #: The pointer to the elements of a row, and the axes of their matrix.
-_X, _SHAPE = "x_", (Dim("m"), Dim("k"))
+X, _SHAPE = "x_", (Dim("m"), Dim("k"))
 #: The number of vectors of a block that one loop trip reads.
 _VECTORS = 4
 
@@ -141,7 +141,7 @@ def quantize_rows(
     )
     row = symbol("lp")
     places = {
-        _X: Argument(q.source.buffer, row * q.source.strides["m"]),
+        X: Argument(q.source.buffer, row * q.source.strides["m"]),
         _ZERO: Argument(Name("a_zero"), row if q.zero == "row" else ZERO),
     }
     for name, made in q.made.items():
@@ -225,7 +225,7 @@ def _row(q: Quantization, passes: RowPasses) -> Iterator[Op]:
         row.end("zeros", elementary("sub", 0, passes.fill))
         yield from row.emitter.emit()
     steps = {_NAMES[name]: ONE for name, made in q.made.items() if made.strides["k"] != 0}
-    steps |= {_X: Integer(q.block), "out": Integer(q.block)}
+    steps |= {X: Integer(q.block), "out": Integer(q.block)}
     yield from in_blocks(passes, q.k, steps, numbers, row.known)
 
 
@@ -259,7 +259,7 @@ def passes_of(q: Quantization) -> RowPasses:
         cut(_results(q)),
         q.target,
         q.block,
-        {_X: q.source} | {_NAMES[name]: made for name, made in q.made.items()},
+        {X: q.source} | {_NAMES[name]: made for name, made in q.made.items()},
         real="s32" if q.how is None else "f32",
         padded=q.block,
         fill=ZEROS if q.zero is None else _given(q.zero),
