@@ -166,123 +166,128 @@ static inline void tile0_1x16(const int8_t *a, const uint8_t *b, float *restrict
 }
 
 /* a row quantized block by block of K */
-static inline void quantize_row_starts(const float *x, int8_t *restrict out, float *restrict scales,
+static inline void quantize_row_starts(const float *x_, int8_t *restrict out, float *restrict scales,
     int32_t *restrict starts)
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
-    const __m512 scale_const0 = _mm512_set1_ps(1.5046328e-36f); /* 0x1p-119 */
-    const __m512i scale_const1 = _mm512_set1_epi32(2139095040);
-    const __m512 scale_const2 = _mm512_set1_ps(127.0f);
-    const __m512 scale_const3 = _mm512_set1_ps(0.0f);
-    const __m512i scale_const4 = _mm512_set1_epi32(2143289344);
-    const __m512 units_const0 = _mm512_set1_ps(127.0f);
-    const __m512 units_const1 = _mm512_set1_ps(0.0f);
-    const __m512 elements_const0 = _mm512_set1_ps(-127.0f);
-    const __m512 elements_const1 = _mm512_set1_ps(127.0f);
-    const __m512i start_const0 = _mm512_set1_epi32(-16);
+    const __m512 ge_const0 = _mm512_set1_ps(1.5046328e-36f); /* 0x1p-119 */
+    const __m512 div_const0 = _mm512_set1_ps(127.0f);
+    const __m512 where_const0 = _mm512_set1_ps(0.0f);
+    const __m512 lt_const0 = _mm512_set1_ps((1.0f / 0.0f));
+    const __m512i select_const0 = _mm512_set1_epi32(2143289344);
+    const __m512 max_const0 = _mm512_set1_ps(-127.0f);
+    const __m512 min_const0 = _mm512_set1_ps(127.0f);
+    const __m512i mul_const0 = _mm512_set1_epi32(-16);
     BARRIER;
     for (int64_t kt = 0; kt < 1; kt++) { /* blocks of K */
-        /* The greatest magnitude, as its bits. */
-        __m512i tops = _mm512_setzero_si512();
-        const float *px = x;
-        __m512 part0_x0 = _mm512_loadu_ps(px);
-        const __m512 part0_magnitude_1 = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), part0_x0);
-        const __m512i part0_magnitude = _mm512_castps_si512(part0_magnitude_1);
-        tops = _mm512_max_epi32(tops, part0_magnitude);
-        px += 16;
-        __m512i x1 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(tops), 0xaaaa,
-            _mm512_castsi512_ps(tops)));
-        __m512i x2 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(tops), 0x5555,
-            _mm512_castsi512_ps(tops)));
-        const __m512i greatest = _mm512_max_epi32(x1, x2);
+        /* Pass over the columns: absmax of x. */
+        __m512i row_absmax0_acc = _mm512_setzero_si512();
+        const float *p0x_ = x_;
+        __m512 p0part1_x0 = _mm512_loadu_ps(p0x_);
+        const __m512 p0part1_1 = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), p0part1_x0);
+        const __m512i p0part1_2 = _mm512_castps_si512(p0part1_1);
+        row_absmax0_acc = _mm512_max_epi32(row_absmax0_acc, p0part1_2);
+        p0x_ += 16;
+
+        /* Fold row_absmax0. */
+        __m512i x1 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(row_absmax0_acc), 0xaaaa,
+            _mm512_castsi512_ps(row_absmax0_acc)));
+        __m512i x2 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(row_absmax0_acc), 0x5555,
+            _mm512_castsi512_ps(row_absmax0_acc)));
+        const __m512i row_absmax0_of = _mm512_max_epi32(x1, x2);
         __m512i x3 =
-            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(greatest)),
-            _mm512_castps_pd(_mm512_castsi512_ps(greatest)))));
+            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(
+            row_absmax0_of)), _mm512_castps_pd(_mm512_castsi512_ps(row_absmax0_of)))));
         __m512i x4 =
-            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(greatest)),
-            _mm512_castps_pd(_mm512_castsi512_ps(greatest)))));
-        const __m512i greatest_1 = _mm512_max_epi32(x3, x4);
+            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(
+            row_absmax0_of)), _mm512_castps_pd(_mm512_castsi512_ps(row_absmax0_of)))));
+        const __m512i row_absmax0_of_1 = _mm512_max_epi32(x3, x4);
         __m512i x5 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
-            greatest_1)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
-            _mm512_castps_pd(_mm512_castsi512_ps(greatest_1)))));
+            row_absmax0_of_1)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
+            _mm512_castps_pd(_mm512_castsi512_ps(row_absmax0_of_1)))));
         __m512i x6 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
-            greatest_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
-            _mm512_castps_pd(_mm512_castsi512_ps(greatest_1)))));
-        const __m512i greatest_2 = _mm512_max_epi32(x5, x6);
+            row_absmax0_of_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
+            _mm512_castps_pd(_mm512_castsi512_ps(row_absmax0_of_1)))));
+        const __m512i row_absmax0_of_2 = _mm512_max_epi32(x5, x6);
         __m512i x7 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
-            greatest_2)), _mm512_castps_pd(_mm512_castsi512_ps(greatest_2)), 0x44)));
+            row_absmax0_of_2)), _mm512_castps_pd(_mm512_castsi512_ps(row_absmax0_of_2)), 0x44)));
         __m512i x8 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
-            greatest_2)), _mm512_castps_pd(_mm512_castsi512_ps(greatest_2)), 0xee)));
-        const __m512i greatest_3 = _mm512_max_epi32(x7, x8);
-        const __m512 greatest_4 = _mm512_castsi512_ps(greatest_3);
+            row_absmax0_of_2)), _mm512_castps_pd(_mm512_castsi512_ps(row_absmax0_of_2)), 0xee)));
+        const __m512i row_absmax0_of_3 = _mm512_max_epi32(x7, x8);
+        const __m512 row_absmax0_of_4 = _mm512_castsi512_ps(row_absmax0_of_3);
+        const __m512i ge0 = _mm512_movm_epi32(_mm512_cmp_ps_mask(ge_const0, row_absmax0_of_4, _CMP_LE_OQ));
+        const __m512 div0 = _mm512_div_ps(div_const0, row_absmax0_of_4);
+        const __m512 where0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(ge0, _mm512_castps_si512(div0),
+            _mm512_castps_si512(where_const0), 0xca));
+        const __m512i lt0 = _mm512_movm_epi32(_mm512_cmp_ps_mask(row_absmax0_of_4, lt_const0, _CMP_LT_OQ));
+        const __m512 div0_1 = _mm512_div_ps(row_absmax0_of_4, div_const0);
+        const __m512 where0_1 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(ge0, _mm512_castps_si512(div0_1),
+            _mm512_castps_si512(where_const0), 0xca));
+        const __m512i bits0 = _mm512_castps_si512(where0_1);
+        const __m512i select0 = _mm512_ternarylogic_epi32(lt0, bits0, select_const0, 0xca);
+        const __m512 float0 = _mm512_castsi512_ps(select0);
 
-        /* What a unit stands for: NaN beside Inf or NaN. */
-        const __m512i scale_1 = _mm512_movm_epi32(_mm512_cmp_ps_mask(scale_const0, greatest_4, _CMP_LE_OQ));
-        const __m512i scale_2 = _mm512_movm_epi32(_mm512_cmplt_epi32_mask(greatest_3, scale_const1));
-        const __m512 scale_3 = _mm512_div_ps(greatest_4, scale_const2);
-        const __m512 scale_4 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(scale_1, _mm512_castps_si512(scale_3),
-            _mm512_castps_si512(scale_const3), 0xca));
-        const __m512i scale_5 = _mm512_castps_si512(scale_4);
-        const __m512i scale_6 = _mm512_ternarylogic_epi32(scale_2, scale_5, scale_const4, 0xca);
-        const __m512 scale = _mm512_castsi512_ps(scale_6);
+        /* Store scales, one for the row. */
+        _mm_store_ss(scales, _mm512_castps512_ps128(float0));
 
-        /* How many units 1 is. */
-        const __m512 units_1 = _mm512_div_ps(units_const0, greatest_4);
-        const __m512 units_2 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(scale_1, _mm512_castps_si512(units_1),
-            _mm512_castps_si512(units_const1), 0xca));
-        _mm_store_ss(scales, _mm512_castps512_ps128(scale));
+        /* Pass over the columns: total of to_s32(min(max(x * row_value1, -127), 127)),
+            and out: to_s32(min(max(x * row_value1, -127), 127)). */
+        __m512i row_total2_acc = _mm512_setzero_si512();
+        const float *p1x_ = x_;
+        int8_t *p1out = out;
+        __m512 p1part1_x0 = _mm512_loadu_ps(p1x_);
+        const __m512 p1part1_mul0 = _mm512_mul_ps(p1part1_x0, where0);
+        const __m512 p1part1_max0 = _mm512_max_ps(p1part1_mul0, max_const0);
+        const __m512 p1part1_min0 = _mm512_min_ps(p1part1_max0, min_const0);
+        const __m512i p1part1_to_s320 = _mm512_cvtps_epi32(p1part1_min0);
+        _mm_storeu_si128((__m128i *)p1out, _mm512_cvtepi32_epi8(p1part1_to_s320));
+        row_total2_acc = _mm512_add_epi32(row_total2_acc, p1part1_to_s320);
+        p1x_ += 16;
+        p1out += 16;
 
-        /* Elements, rounded half to even. */
-        __m512i added = _mm512_setzero_si512();
-        __m512 part0_of_x0 = _mm512_loadu_ps(x);
-        const __m512 part0_of_elements_1 = _mm512_mul_ps(part0_of_x0, units_2);
-        const __m512 part0_of_elements_2 = _mm512_max_ps(part0_of_elements_1, elements_const0);
-        const __m512 part0_of_elements_3 = _mm512_min_ps(part0_of_elements_2, elements_const1);
-        const __m512i part0_of_elements = _mm512_cvtps_epi32(part0_of_elements_3);
-        _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8(part0_of_elements));
-        added = _mm512_add_epi32(added, part0_of_elements);
-        x += 16;
-        out += 16;
-        __m512i x9 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(added), 0xaaaa,
-            _mm512_castsi512_ps(added)));
-        __m512i x10 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(added), 0x5555,
-            _mm512_castsi512_ps(added)));
-        const __m512i elements = _mm512_add_epi32(x9, x10);
+        /* Fold row_total2. */
+        __m512i x9 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(row_total2_acc), 0xaaaa,
+            _mm512_castsi512_ps(row_total2_acc)));
+        __m512i x10 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(row_total2_acc), 0x5555,
+            _mm512_castsi512_ps(row_total2_acc)));
+        const __m512i row_total2_of = _mm512_add_epi32(x9, x10);
         __m512i x11 =
-            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(elements)),
-            _mm512_castps_pd(_mm512_castsi512_ps(elements)))));
+            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(
+            row_total2_of)), _mm512_castps_pd(_mm512_castsi512_ps(row_total2_of)))));
         __m512i x12 =
-            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(elements)),
-            _mm512_castps_pd(_mm512_castsi512_ps(elements)))));
-        const __m512i elements_1 = _mm512_add_epi32(x11, x12);
+            _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(
+            row_total2_of)), _mm512_castps_pd(_mm512_castsi512_ps(row_total2_of)))));
+        const __m512i row_total2_of_1 = _mm512_add_epi32(x11, x12);
         __m512i x13 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
-            elements_1)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
-            _mm512_castps_pd(_mm512_castsi512_ps(elements_1)))));
+            row_total2_of_1)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
+            _mm512_castps_pd(_mm512_castsi512_ps(row_total2_of_1)))));
         __m512i x14 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(
-            elements_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
-            _mm512_castps_pd(_mm512_castsi512_ps(elements_1)))));
-        const __m512i elements_2 = _mm512_add_epi32(x13, x14);
+            row_total2_of_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15),
+            _mm512_castps_pd(_mm512_castsi512_ps(row_total2_of_1)))));
+        const __m512i row_total2_of_2 = _mm512_add_epi32(x13, x14);
         __m512i x15 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
-            elements_2)), _mm512_castps_pd(_mm512_castsi512_ps(elements_2)), 0x44)));
+            row_total2_of_2)), _mm512_castps_pd(_mm512_castsi512_ps(row_total2_of_2)), 0x44)));
         __m512i x16 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(
-            elements_2)), _mm512_castps_pd(_mm512_castsi512_ps(elements_2)), 0xee)));
-        const __m512i elements_3 = _mm512_add_epi32(x15, x16);
+            row_total2_of_2)), _mm512_castps_pd(_mm512_castsi512_ps(row_total2_of_2)), 0xee)));
+        const __m512i row_total2_of_3 = _mm512_add_epi32(x15, x16);
+        const __m512i mul0 = _mm512_mullo_epi32(row_total2_of_3, mul_const0);
 
-        /* What B's zero point takes from the sums of this block. */
-        const __m512i start = _mm512_mullo_epi32(elements_3, start_const0);
+        /* Store starts, one for the row. */
         ({ const int32_t bits_ =
-            (int32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(start)); (void)__builtin_memcpy(starts, &bits_,
+            (int32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(mul0)); (void)__builtin_memcpy(starts, &bits_,
             sizeof bits_); });
+        out += 16;
         scales += 1;
         starts += 1;
+        x_ += 16;
     }
 }
 
