@@ -29,9 +29,8 @@ def sum_blocks(staging: Staging, matrix: Expr) -> tuple[tuple[NestNode, ...], Ti
     operands = {X: source, "totals": made}
     passes = passes_over(cut(results), staging.problem.target, form.block, operands)
     ops = in_blocks(passes, form.k, {X: Integer(form.block), "totals": ONE})
-    slots = [slot for slot, _ in staging.problem.spec.runtime_sizes()]
     said = "the sums of blocks of K of a row"
-    tile = tile_of(passes, "sum_blocks", tuple(ops), said, {}, {"totals"}, slots)
+    tile = tile_of(passes, "sum_blocks", tuple(ops), said, {}, {"totals"})
     row = symbol("lp")
     places = {
         X: Argument(source.buffer, row * source.strides["m"]),

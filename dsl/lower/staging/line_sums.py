@@ -224,11 +224,6 @@ def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
     yield from _update(total, ZERO)
 
 
-def _known(tail: Expr) -> Active:
-    known = value(tail)
-    return tail if known is None else known
-
-
 def _update(acc: Register, at: Expr) -> Iterator[Op]:
     """Add a register to the sums in the buffer, which holds whole vectors."""
     old = Register(f"old_{acc.name}", acc.vector)
