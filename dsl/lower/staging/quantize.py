@@ -344,7 +344,11 @@ def _sums(
         if zero is not None:
             total = elementary("sub", total, elementary("mul", zero, q.block))
         kept = elementary("to_f32", total)
-        yield "totals", (-kept if not q.minima else kept if scale is None else kept * scale)
+        if not q.minima:
+            kept = elementary("neg", kept)
+        elif scale is not None:
+            kept = elementary("mul", kept, scale)
+        yield "totals", kept
 
 
 def _fitting(target: Target, block: int) -> Vector:
