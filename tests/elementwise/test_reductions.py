@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tilewright.elementwise.builder import Builder, Value, run
+from tilewright.elementwise.builder import Argument, Builder, Value, run
 from tilewright.elementwise.reductions import COMBINERS
 
-NUMBERS = np.float32([-3.5, 2.0, -0.0, 0.25, -7.0])
-WITH_NAN = np.float32([1.0, np.nan, -2.0])
+NUMBERS = np.array([-3.5, 2.0, -0.0, 0.25, -7.0], np.float32)
+WITH_NAN = np.array([1.0, np.nan, -2.0], np.float32)
 WITH_NEGATIVE_NAN = np.copysign(WITH_NAN, np.float32(-1))
 
 
@@ -20,9 +19,10 @@ def reduced(fn: str, values: Any) -> Any:
     """Return the reduction ``fn`` of numbers, as kernels compute it."""
     how, b = COMBINERS[fn], Builder()
     inputs = [b.input("s32" if values.dtype == np.int32 else "f32") for _ in values]
-    each = [how.of(b, x) for x in inputs]
-    start = int(how.start) if how.element == "s32" else how.start
-    result = how.result(b, reduce(partial(how.both, b), each, start))
+    total: Argument = int(how.start) if how.element == "s32" else how.start
+    for x in inputs:
+        total = how.both(b, total, how.of(b, x))
+    result = how.result(b, total)
     assert isinstance(result, Value)
     return run(b.steps, dict(zip(inputs, values, strict=True)))[result]
 
@@ -39,7 +39,7 @@ def reduced(fn: str, values: Any) -> Any:
         ("greatest", -np.abs(NUMBERS), 0.0),
         ("least", NUMBERS, -7.0),
         ("least", np.abs(NUMBERS), 0.0),
-        ("total", np.int32([5, -9, 1]), -3),
+        ("total", np.array([5, -9, 1], np.int32), -3),
         ("max", WITH_NAN, np.nan),
         ("min", WITH_NAN, np.nan),
         ("absmax", WITH_NAN, np.nan),
