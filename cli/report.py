@@ -13,11 +13,12 @@ import numpy as np
 
 from tilewright.explain.cover import cover
 from tilewright.explain.picture import Roof, roof
-from tilewright.generate import draw_plan, plan_for
+from tilewright.generate import draw_plan, explain_plan, plan_for
 from tilewright.plan.routine import routine_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.tuned import MEASURED, Database, Result, Subject, Winner
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
 from tilewright.tuning.race import Ranking, rankings
 
@@ -26,6 +27,8 @@ from .words import schedule_text, sizes_text
 
 #: Maximum number of variants in the table, and in the picture of the ranking.
 _ROWS, _BARS = 15, 25
+#: The kinds of specs that are tuned.
+Tuned = Gemm | Network
 _STYLE = (
     "body{font-family:sans-serif;max-width:72em;margin:2em auto;color:#1f2933}"
     "td,th{text-align:right;padding:.2em .8em}td:last-child,th:last-child{text-align:left}"
@@ -33,7 +36,7 @@ _STYLE = (
 )
 
 
-def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]]) -> None:
+def write(path: Path, database: Database, specs: Sequence[tuple[Tuned, Subject]]) -> None:
     """Write the stored results of ``specs`` to the HTML file ``path``."""
     parts = [
         "<!DOCTYPE html>",
@@ -51,7 +54,7 @@ def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]])
     path.write_bytes("\n".join(parts).encode("ascii", "xmlcharrefreplace"))
 
 
-def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[str]:
+def _section(spec: Tuned, winner: Winner, results: Sequence[Result]) -> Iterator[str]:
     ranked = rankings(results, Schedule())
     ranked = [_as_stored(one, winner) for one in ranked]
     ranked.sort(key=lambda one: one.schedule != winner.schedule)
@@ -66,7 +69,10 @@ def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[
     for one in failed[:_ROWS]:
         said = one.said.partition("\n")[0]
         yield f"<p>{escape(one.status)}: {escape(schedule_text(one.schedule))}: {escape(said)}</p>"
-    yield f"<details><summary>The winner's plan</summary>{draw_plan(plan)}</details>"
+    shown = (
+        f"<pre>{escape(explain_plan(plan))}</pre>" if isinstance(spec, Network) else draw_plan(plan)
+    )
+    yield f"<details><summary>The winner's plan</summary>{shown}</details>"
 
 
 def _as_stored(one: Ranking, winner: Winner) -> Ranking:
@@ -102,7 +108,10 @@ def _table(ranked: Sequence[Ranking]) -> str:
 
 
 def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
-    """Return an SVG with four pictures: tiles, roofline, ranking, and model against measurement."""
+    """Return an SVG with four pictures: tiles, roofline, ranking, and model against measurement.
+
+    For a network, which has many tiles, it is the ranking alone.
+    """
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -110,14 +119,17 @@ def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
 
     settings = {"svg.fonttype": "none", "svg.hashsalt": repr(winner.subject), "font.size": 9}
     with mpl.rc_context(settings):
-        figure, axes = pyplot.subplots(2, 2, figsize=(12, 9), layout="constrained")
         one = next(iter(routine_of(plan).nests(plan)), None)
-        found = list(cover(one)) if one is not None else []
-        limits = roof(one) if one is not None and found else None
-        _tiles(figure, axes[0][0], ranked)
-        _roofline(axes[0][1], limits, ranked, winner)
-        _ranking(axes[1][0], ranked[:_BARS])
-        _model(axes[1][1], limits, ranked)
+        if one is None:
+            figure, axes = pyplot.subplots(figsize=(6, 4.5), layout="constrained")
+            _ranking(axes, ranked[:_BARS])
+        else:
+            figure, axes = pyplot.subplots(2, 2, figsize=(12, 9), layout="constrained")
+            limits = roof(one) if list(cover(one)) else None
+            _tiles(figure, axes[0][0], ranked)
+            _roofline(axes[0][1], limits, ranked, winner)
+            _ranking(axes[1][0], ranked[:_BARS])
+            _model(axes[1][1], limits, ranked)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
         pyplot.close(figure)

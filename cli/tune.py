@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-import tilewright as tw
 from tilewright.errors import SpecError, TilewrightError, install
 from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import MEASURED, Database, Winner
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Spec
 
 from .screen import console, json_option, progress_console, show_json, table
@@ -91,10 +91,11 @@ def command(
 ) -> None:
     """Find the fastest schedules by measuring.
 
-    SIZES is MxNxK. From then on tw.compile takes the winner if no schedule is given. Each round of
-    measurements is stored. After an interruption the same command continues; specs that have a
-    winner are skipped. Results are in the user's data directory, or in TILEWRIGHT_DATA_DIR.
-    Compiled kernels are elsewhere: in TILEWRIGHT_CACHE_DIR.
+    SIZES is MxNxK. A network is given by --spec or --file, as Python prints it. From then on
+    tw.compile takes the winner if no schedule is given. Each round of measurements is stored. After
+    an interruption the same command continues; specs that have a winner are skipped. Results are in
+    the user's data directory, or in TILEWRIGHT_DATA_DIR. Compiled kernels are elsewhere: in
+    TILEWRIGHT_CACHE_DIR.
     """
     specs = (*specs, *(_listed(listed, read) if listed else ()))
     if forget:
@@ -122,8 +123,7 @@ def command(
     if report is not None:
         from .report import write
 
-        found = [(tuning.spec, tuning.subject) for tuning in tunings]
-        write(report, database, [(s, subject) for s, subject in found if isinstance(s, Gemm)])
+        write(report, database, [(tuning.spec, tuning.subject) for tuning in tunings])
         click.echo(f"{report}: {_count(len(tunings), 'spec')}", err=as_json)
     if exported is not None:
         lines = list(database.export())
@@ -182,8 +182,8 @@ def _count(number: int, what: str) -> str:
 def _tuning(spec: Spec, database: Database, options: dict[str, Any]) -> Tuning:
     from tilewright.tuning.tune import Tuning
 
-    if not isinstance(spec, tw.Gemm):
-        raise SpecError("what is tuned is a Gemm", got=spec)
+    if not isinstance(spec, Gemm | Network):
+        raise SpecError("what is tuned is a Gemm or a Network", got=spec)
     return Tuning(spec, database=database, **options)
 
 
@@ -215,7 +215,7 @@ def _tune(tunings: Sequence[Tuning], again: bool) -> None:
 def _show(database: Database, tunings: Sequence[Tuning]) -> None:
     numbers = ("GFLOPS", "times default speed", "schedules timed", "failed")
     title = f"target {tunings[0].target.name}, CPU {tunings[0].subject.cpu}"
-    shown = table(title, "product", *numbers, "tuned", "schedule", numbers=numbers)
+    shown = table(title, "spec", *numbers, "tuned", "schedule", numbers=numbers)
     for tuning in tunings:
         winner = database.winner(tuning.subject)
         if winner is None:  # the database was damaged; it was renamed, with a message

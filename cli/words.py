@@ -18,7 +18,10 @@ from tilewright.errors import SpecError, TilewrightError
 from tilewright.runtime.quantized.gguf import CONTAINERS
 from tilewright.spec import postops
 from tilewright.spec.expression import Expression, acc, as_expression
+from tilewright.spec.expression.shapes import said as shape_text
 from tilewright.spec.gemm import QUANTITIES, Factor, Gemm, Spec
+from tilewright.spec.network.stages import Stages
+from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
 from tilewright.spec.pack import Copy
 from tilewright.spec.quantized import Quantize
@@ -530,13 +533,23 @@ _SIZES: dict[type[Any], tuple[str, ...]] = {
 
 
 def sizes_text(spec: Spec) -> str:
-    """Return a spec's sizes in the form of the command line, for example ``64x48x64``."""
+    """Return a spec's sizes in the form of the command line, for example ``64x48x64``.
+
+    A network has the shapes of its tensors and the number of its weights in their place.
+    """
+    if isinstance(spec, Network):
+        shapes = [f"{each.name} {shape_text(each.shape)}" for each in spec.inputs]
+        count = len(spec.weights)
+        weights = [f"{count} weight{'s' * (count > 1)}"] if count else []
+        return ", ".join([*shapes, *weights])
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
 
 
 def spec_text(spec: Spec) -> str:
     """Return a spec as text: its sizes, then other arguments, for example ``4x4x4 beta=1``."""
+    if isinstance(spec, Network):
+        return f"network of {sizes_text(spec)}"
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
     begin = f"{type(spec).__name__}({', '.join(map(repr, sizes))}"
     more = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
@@ -545,6 +558,8 @@ def spec_text(spec: Spec) -> str:
 
 def schedule_text(schedule: Schedule) -> str:
     """Return the given parts of a schedule as text, for example ``4x16`` for a tile."""
+    if isinstance(schedule, Stages):
+        return repr(schedule)
     said = []
     if schedule.tile is not None:
         said.append("x".join(map(str, schedule.tile)))

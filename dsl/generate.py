@@ -135,7 +135,8 @@ def program_for(plan: Decided) -> Program:
 
 def lowered(plan: Decided) -> Program:
     """Return the program of a plan, not yet verified, with only accesses that the target has."""
-    program = configured(in_order(routine_of(plan).stages(plan)))
+    routine = routine_of(plan)
+    program = configured(in_order(routine.stages(plan)), keeps=routine.keeps)
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )

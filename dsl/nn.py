@@ -330,12 +330,11 @@ def linear(
     array([[4., 5., 1.]], dtype=float32)
     """
     given_shape(x, "nn.linear")
-    wide = x.tensor is not None and x.tensor.type in ("f16", "bf16", "f8_e4m3", "f8_e5m2")
-    found = product(x, weight, type="f32" if wide else None)
+    found = product(x, weight, type="f32" if _is_low(x) else None)
     found = found if bias is None else found + bias
     if type is not None:
         return cast(found, type)
-    return _as(found, x) if wide else found
+    return _as(found, x) if _is_low(x) else found
 
 
 @spelled(SpecTypeError)
@@ -523,6 +522,10 @@ def attention(
 ) -> Expression:
     """Return ``softmax(q @ k.T * scale + mask) @ v``.
 
+    The scores are f32, or f64 for tensors of f64. If the tensors are bf16 or f16, the exponentials
+    of the scores, of which the largest is 1, are rounded to the type of ``v`` and multiplied by
+    ``v``. These sums are divided by that of the rounded exponentials.
+
     Parameters
     ----------
     q, k, v : Expression
@@ -558,8 +561,17 @@ def attention(
         if isinstance(depth, Dim):
             raise SpecError("nn.attention needs a scale", got=f"heads of {depth.name} columns")
         scale = float(depth**-0.5)
-    scores = q @ k.T * scale
-    return softmax(scores if mask is None else scores + mask) @ v
+    scores = product(q, k.T, type="f32" if _is_low(q) else None) * scale
+    scores = scores if mask is None else scores + mask
+    if not _is_low(v):
+        return softmax(scores) @ v
+    powers = _as(exp(scores - max(scores, keepdims=True)), v)
+    return _as(product(powers, v, type="f32") * (1 / sum(powers, keepdims=True)), v)
+
+
+def _is_low(x: Expression) -> bool:
+    """Return True if ``x`` has a floating-point type whose sums are f32."""
+    return x.tensor is not None and x.tensor.type in ("f16", "bf16", "f8_e4m3", "f8_e5m2")
 
 
 def _as(found: Expression, x: Expression) -> Expression:

@@ -193,11 +193,6 @@ def linear(terms: tuple[tuple[int, Expr], ...]) -> Expr:
     return sympy.Add(*(count * stride for count, stride in terms))
 
 
-def step(address: Expr, counter: str) -> Expr:
-    """Return the elements by which ``address`` grows in each iteration of the loop ``counter``."""
-    return sympy.expand(address.diff(symbol(counter)))
-
-
 @lru_cache(maxsize=65536)
 def simplify(expr: Expr) -> Expr:
     """Return ``expr`` as a sum of products, with the factors that all terms share in front."""
@@ -221,6 +216,8 @@ def _shortened(expr: Expr) -> Expr | None:
         return None
     if len(terms) == 1:
         return expr
+    if all(coefficient < 0 for coefficient, _ in products):
+        return None
     number = math.gcd(*(coefficient for coefficient, _ in products))
     names = frozenset.intersection(*(frozenset(names) for _, names in products))
     if number == 1 and not names:
@@ -231,12 +228,22 @@ def _shortened(expr: Expr) -> Expr | None:
 
 
 def _product_of_names(term: Expr) -> tuple[int, tuple[Expr, ...]] | None:
-    """Return (coefficient, names) of a term in which each name occurs once; else None."""
+    """Return (coefficient, names) of a term in which each name occurs once; else None.
+
+    A function of products counts as a name, for example ``floor(n/48)``.
+    """
     coefficient, rest = term.as_coeff_Mul()
     names = () if rest == 1 else sympy.Mul.make_args(rest)
-    if not coefficient.is_Integer or coefficient <= 0 or not all(n.is_Symbol for n in names):
+    if not coefficient.is_Integer or not all(n.is_Symbol or _of_products(n) for n in names):
         return None
     return int(coefficient), names
+
+
+def _of_products(expr: Expr) -> bool:
+    """Return True for a function whose arguments are products of numbers and run-time sizes."""
+    return expr.is_Function and all(
+        factor.is_Atom for arg in expr.args for factor in sympy.Mul.make_args(arg)
+    )
 
 
 def evaluate(expr: Expr, sizes: Mapping[str, int]) -> int:

@@ -7,13 +7,14 @@ object that checks the arrays of each call and runs the function, natively or em
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Union, overload
 
 import numpy as np
 
 from tilewright.errors import SpecError, TargetError
+from tilewright.plan.formats.named import format_named
 from tilewright.runtime.arrays.dtypes import FOREIGN
 from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger
@@ -22,10 +23,10 @@ from tilewright.runtime.call.session import ask_consent
 from tilewright.runtime.machine import host, threadpools
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
-from tilewright.runtime.store.damaged import check_whole
+from tilewright.runtime.store.damaged import DamagedError, check_whole
 from tilewright.runtime.threads import process as threads
 from tilewright.spec.gemm import Spec
-from tilewright.spec.signature import PackedBytes, Signature, has_formats, signature
+from tilewright.spec.signature import PackedBytes, Signature, signature
 
 from .call import dispatch
 
@@ -41,16 +42,21 @@ Array = np.ndarray[Any, Any]
 Given = Union[Array, Sequence[Array], "PackedMatrix", None]
 
 
-def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
+def _with_formats(found: Signature, spec: Spec, texts: Mapping[str, str]) -> Signature:
     """Return the signature, with the formats of packed operands added if there are any.
 
-    The modules for formats are imported only if they are needed.
+    ``texts`` are those of the formats, by operand.
     """
-    if not has_formats(spec) and not getattr(spec, "packed", ()):
+    if not texts:
         return found
-    from tilewright.plan.formats.lookup import formats_of
+    return signature(spec, {name: _known(text) for name, text in texts.items()})
 
-    return signature(spec, formats_of(spec, target.description))
+
+def _known(text: str) -> Any:
+    """Return the format of this text; DamagedError if there is none."""
+    if (form := format_named(text)) is None:
+        raise DamagedError(f"its manifest has an unknown format: {text!r:.80}")
+    return form
 
 
 class CallableKernel:
@@ -75,7 +81,7 @@ class CallableKernel:
         self.name, self.spec, self.target = name, spec, target.name
         self._target, self._entry = target, entry
         self._numba: Callable[..., Any] | None = None
-        self._signature = _with_formats(signature, spec, target)
+        self._signature = _with_formats(signature, spec, entry.manifest["formats"][name])
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)

@@ -32,6 +32,8 @@ from .packers import packer_of
 from .pickled import own_programs_of
 from .several import SeveralResults
 from .store import cache
+from .store.collector import uncollected
+from .store.compiled import keep_templates
 from .store.damaged import used
 from .store.folders import tunings_file
 
@@ -198,6 +200,9 @@ def _check(*jobs: _Job) -> cache.Check:
             return "its manifest does not say where the C of its kernels is"
         if not names <= set(_mapping(manifest.get("resolved"))):
             return "its manifest does not say what the schedules of its kernels came to"
+        formats = _mapping(manifest.get("formats"))
+        if not all(isinstance(formats.get(name), dict) for name in names):
+            return "its manifest does not say in which formats its kernels read packed matrices"
         return None
 
     return problem
@@ -366,22 +371,22 @@ def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
 
 def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile the kernels into ``folder``, and return the content of the manifest."""
-    from tilewright.emit.render import keep_compiled
-    from tilewright.generate import Request, generate
-    from tilewright.runtime.build.compilers import find_compiler
-    from tilewright.runtime.build.toolchain import compiler_flags
-    from tilewright.runtime.store.compiled import CompiledTemplates
+    with uncollected():
+        from tilewright.generate import Request, generate
+        from tilewright.plan.formats.lookup import formats_of
+        from tilewright.runtime.build.compilers import find_compiler
+        from tilewright.runtime.build.toolchain import compiler_flags
 
-    keep_compiled(CompiledTemplates())
-    target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
-    compiler = find_compiler(target, emulated=emulated)
-    parts = _split(jobs)
-    # An edited file began as the output of ``own_file``, so its C is compared with that.
-    written = own_file if jobs[0].edited else generate
-    made = [
-        written([Request(job.name, job.spec, job.schedule, target) for job in part])
-        for part in parts
-    ]
+        keep_templates()
+        target, emulated = jobs[0].target.description, jobs[0].means != "native"
+        compiler = find_compiler(target, emulated=emulated)
+        parts = _split(jobs)
+        # An edited file began as the output of ``own_file``, so its C is compared with that.
+        written = own_file if jobs[0].edited else generate
+        made = [
+            written([Request(job.name, job.spec, job.schedule, target) for job in part])
+            for part in parts
+        ]
     built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)
     # The names that the toolchain gives to the C files of a library.
     several = len(made) > 1 or emulated
@@ -397,11 +402,15 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         "text": files[0],
         "texts": {job.name: at for at, part in zip(files, parts, strict=True) for job in part},
         "resolved": resolved,
+        "formats": {
+            job.name: {name: form.text for name, form in formats_of(job.spec, target).items()}
+            for job in jobs
+        },
         "target": target.name,
         "means": jobs[0].means,
         "compiler": str(compiler),
         "compiler_parts": _parts(compiler),
-        "flags": [*compiler_flags(target, compiler), *flags],
+        "flags": [*compiler_flags(target, compiler), *jobs[0].flags],
         "spec": [canonical(job.spec) for job in jobs],
         "schedule": [canonical(job.schedule) for job in jobs],
     }

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.emit.render import render
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.generate import VERSION, Request, generate
 from tilewright.isa.target import Target
@@ -32,6 +31,7 @@ from tilewright.runtime.reference.gemm import Expected
 from tilewright.runtime.reference.pack_b import packed_bytes
 from tilewright.runtime.reference.quantized import packed_rows
 from tilewright.runtime.reference.verify import right_results
+from tilewright.runtime.store.compiled import render
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
 from tilewright.spec.pack import PackQuantized, QuantizeRows

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tilewright.plan.formats.layout import packed_format_named
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.bound_sizes import Known
 from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block, packed_row
@@ -16,9 +17,6 @@ from tilewright.spec.signature import PackedBytes, has_formats, packs
 from tilewright.spec.sizes import Size
 
 from .kernel import Kernel
-
-if TYPE_CHECKING:
-    from tilewright.plan.formats.packed_b import PackedFormat
 
 
 def into(kernel: Kernel, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -41,12 +39,12 @@ class Packer(Kernel):
         """Return a matrix B packed. B is k x n, or count x k x n for a batch."""
         if len(arrays) != 1 or out is not None or named:
             return into(self, arrays, named if out is None else {"out": out, **named})
-        from tilewright.plan.formats.lookup import format_of
-
         spec, b = self.spec, as_array(arrays[0], "b")
         assert isinstance(spec, Pack)
         k, n = b.shape[-2:] if isinstance(b, np.ndarray) and b.ndim > 1 else (0, 0)
-        form: PackedFormat[int] = format_of(spec, self.isa).of(k, n)
+        family = packed_format_named(self.signature.output.format)
+        assert family is not None, "a kernel knows its format"
+        form = family.of(k, n)
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
         block = new_block(count * form.nbytes)
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))

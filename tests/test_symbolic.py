@@ -26,7 +26,6 @@ from tilewright.symbolic import (
     simplify,
     size_expr,
     slots,
-    step,
     symbol,
     value,
 )
@@ -102,6 +101,7 @@ def test_values_and_c_text_are_those_of_integers(expr: Made, at: dict[str, int])
 
 #: Sums of products, as addresses are; a name may stand in a product twice.
 NAMES = [symbol(name) for name in ("m", "n", "mt", "kt", "n__by_4")]
+NAMES += [mod(symbol("n"), 48), div(symbol("n"), 48), div(symbol("m") + 15, 16)]
 TERMS = st.tuples(
     st.sampled_from([1, 2, 3, 8, 48, -4]), st.lists(st.sampled_from(NAMES), max_size=3)
 )
@@ -143,12 +143,6 @@ def test_a_remainder_times_a_number() -> None:
 )
 def test_what_is_known_is_not_computed(expr: Expr, text: str) -> None:
     assert c_text(expr) == text
-
-
-def test_addresses_step_by_their_strides() -> None:
-    address = 3 * symbol("mt") * symbol("lda") + symbol("nt")
-    assert step(address, "mt") == 3 * symbol("lda")
-    assert step(address, "nt") == ONE
 
 
 def test_slots_are_the_sizes_that_matter() -> None:

@@ -6,7 +6,7 @@ largest element of a weight's column is 127, and activations cover the range tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,9 @@ import numpy as np
 import tilewright as tw
 from tilewright import nn
 
-Array = np.ndarray[Any, Any]
+from .graphs import Array, Graph, module
+from .peers import EAGER, INDUCTOR, Function, int8_calls, readers, torch_calls
+
 ROWS = tw.dim("rows")
 #: The integer that stands for 0 in the first layer's input.
 ZERO = 128
@@ -35,9 +37,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A perceptron of these widths, and the type of its arithmetic."""
+    """A perceptron of these widths, the rows of a call, and the type of its arithmetic."""
 
     widths: tuple[int, ...]
+    rows: int
     type: Any
     layers: tuple[Layer, ...]
 
@@ -46,13 +49,18 @@ class Model:
         """The widths as text."""
         return "-".join(map(str, self.widths))
 
-    def flops(self, rows: int) -> int:
+    @property
+    def flops(self) -> dict[str, int]:
         """Additions and multiplications of all products."""
-        return 2 * rows * sum(k * n for k, n in pairwise(self.widths))
+        return {self.type: 2 * self.rows * sum(k * n for k, n in pairwise(self.widths))}
 
-    def right(self, x: Array) -> Array:
+    def given(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Return random inputs."""
+        return {"x": rng.standard_normal((self.rows, self.widths[0])).astype(np.float32)}
+
+    def right(self, given: Mapping[str, Array]) -> Array:
         """The result in float64, for int8 with the roundings of the quantization."""
-        h = x.astype(np.float64)
+        h: Array = given["x"].astype(np.float64)
         for number, layer in enumerate(self.layers):
             weight: Array = layer.weight.astype(np.float64)
             if self.type == "int8":
@@ -63,8 +71,9 @@ class Model:
             h = np.maximum(h, 0) if number + 1 < len(self.layers) else h
         return h
 
-    def kernel(self, threads: int) -> tuple[Any, Any]:
-        """The compiled network, and its packed weights."""
+    def ours(self, given: Mapping[str, Array], threads: int) -> Function:
+        """Return a call of the compiled network."""
+        array: Any = given["x"]
         weights: dict[str, Array] = {}
         for number, layer in enumerate(self.layers):
             weights[f"w{number}"] = layer.weight
@@ -75,10 +84,50 @@ class Model:
                 import ml_dtypes
 
                 weights[f"w{number}"] = layer.weight.astype(ml_dtypes.bfloat16)
+                array = array.astype(ml_dtypes.bfloat16)
         x = tw.Tensor("bf16" if self.type == "bf16" else "f32", (ROWS, self.widths[0]))
         spec = tw.network(self._function).of(x=x, w=weights)
         net = tw.compile(spec, tw.Schedule(threads=threads) if threads > 1 else None)
-        return net, net.pack(weights)
+        packed = net.pack(weights)
+        out = net(array, packed)
+        return lambda: net(array, packed, out=out)
+
+    def peers(
+        self, given: Mapping[str, Array], threads: int
+    ) -> Iterator[tuple[str, Function | str]]:
+        """Yield each peer, with a call that returns the result, or why it cannot run this."""
+        torch, x = module("torch"), given["x"]
+        torch.set_num_threads(threads)
+        dtype = torch.bfloat16 if self.type == "bf16" else torch.float32
+        layers, tensor = self._torch().to(dtype), torch.from_numpy(x).to(dtype)
+        if self.type == "int8":
+            yield from int8_calls(layers, tensor)
+        else:
+            yield from zip((EAGER, INDUCTOR), torch_calls(layers, tensor), strict=True)
+        yield from readers(self._onnx(x), given, (len(x), self.widths[-1]), self.type, threads)
+
+    def _torch(self) -> Any:
+        torch, parts = module("torch"), list[Any]()
+        for layer in self.layers:
+            linear = torch.nn.Linear(*layer.weight.shape)
+            linear.weight.data = torch.from_numpy(layer.weight.T.copy())
+            linear.bias.data = torch.from_numpy(layer.bias)
+            parts += [linear, torch.nn.ReLU()]
+        return torch.nn.Sequential(*parts[:-1]).eval().requires_grad_(False)
+
+    def _onnx(self, x: Array) -> bytes:
+        """The model in ONNX; in int8 with QuantizeLinear and DequantizeLinear."""
+        graph, last, h = Graph({}), len(self.layers) - 1, "x"
+        for i, layer in enumerate(self.layers):
+            if self.type == "int8":
+                h = graph.rounded(h, layer.of_input, 0 if i else ZERO)
+                weight = graph.by_column(layer.whole, layer.scale)
+            else:
+                weight = graph.constant(f"w{i}", layer.weight)
+            bias = graph.constant(f"b{i}", layer.bias)
+            h = graph.linear(h, weight, bias, out="" if i < last else "y")
+            h = graph.relu(h) if i < last else h
+        return graph.model({"x": x}, [len(x), self.widths[-1]])
 
     def _function(self, x: Any, w: Any) -> Any:
         last = len(self.layers) - 1
@@ -98,7 +147,7 @@ class Model:
         return x
 
 
-def model(widths: Sequence[int], type_: str, rng: np.random.Generator) -> Model:
+def model(widths: Sequence[int], rows: int, type_: str, rng: np.random.Generator) -> Model:
     """A perceptron with random weights."""
     layers: list[Layer] = []
     h = rng.standard_normal((256, widths[0]))
@@ -112,4 +161,4 @@ def model(widths: Sequence[int], type_: str, rng: np.random.Generator) -> Model:
         of_input = float(np.float32(np.abs(h).max() / (255 if number else 127)))
         layers.append(Layer(weight, bias, whole, scale, of_input))
         h = np.maximum(h @ weight + bias, 0)
-    return Model(tuple(widths), type_, tuple(layers))
+    return Model(tuple(widths), rows, type_, tuple(layers))

@@ -1,9 +1,11 @@
-"""Perceptrons and a transformer layer beside PyTorch, Inductor, ONNX Runtime and OpenVINO."""
+"""Networks beside PyTorch, Inductor, ONNX Runtime and OpenVINO, on a number of threads."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Protocol
 
 import numpy as np
 from rich.table import Table
@@ -12,10 +14,14 @@ from benchmarks.measure.figures import Figure, Section
 from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 from benchmarks.measure.rounds import rounds
+from tilewright.runtime.bench.peak import Meter
+from tilewright.runtime.machine.host import resolve
 
-from .models import Array, Model, model
-from .peers import Function, peers
-from .transformers import WIDTH, Transformer, transformer
+from . import blocks, costs
+from .graphs import Array
+from .models import model
+from .peers import Function
+from .transformers import transformer
 
 NAME = "tilewright"
 SMALL, LARGE = (13, 512, 256, 128), (479, 1024, 1024, 512, 256, 1)
@@ -26,20 +32,64 @@ CASES = (
     (SMALL, 512, "f32", 1.0), (SMALL, 512, "bf16", 0.97), (SMALL, 512, "int8", 1.2),
     (LARGE, 128, "f32", 1.0), (LARGE, 128, "bf16", None), (LARGE, 128, "int8", 1.05),
 )  # fmt: skip
-#: Batch, tokens, and the goal as above, of a layer of BERT in f32.
-LAYERS = ((1, 128, 1.04), (4, 128, 1.04), (1, 384, 1.04))
+#: The goals of a layer of BERT by type, and its batches and tokens.
+LAYERS = {"f32": 1.04, "bf16": 0.95, "int8": None}
+SEQUENCES = ((1, 128), (4, 128), (1, 384))
+BLOCKS = ((blocks.mixer, 1.08), (blocks.dlrm, 1.12), (blocks.chain, 1.5))
+#: The least gain of a layer of BERT by a second thread.
+GAIN = 1.9
+#: The largest error that counts as rounding. For int8 it is the root of the mean square of all
+#: errors, since peers choose other scales; else the maximum. It is relative to such of the result.
+NEAR = {"f32": 5e-4, "bf16": 0.15, "int8": 0.15}
+
+
+class Case(Protocol):
+    """A network with weights, and the same network in the peers."""
+
+    @property
+    def name(self) -> str:
+        """The name in the table."""
+
+    @property
+    def rows(self) -> int:
+        """The rows of a call."""
+
+    @property
+    def type(self) -> str:
+        """The type of the arithmetic."""
+
+    @property
+    def flops(self) -> Mapping[str, int]:
+        """Additions and multiplications of all products, by the type of their operands."""
+
+    def given(self, rng: np.random.Generator) -> dict[str, Array]:
+        """Return random inputs in f32."""
+
+    def right(self, given: Mapping[str, Array]) -> Array:
+        """Return the result in float64."""
+
+    def ours(self, given: Mapping[str, Array], threads: int) -> Function:
+        """Return a call of the compiled network."""
+
+    def peers(
+        self, given: Mapping[str, Array], threads: int
+    ) -> Iterator[tuple[str, Function | str]]:
+        """Yield each peer, with a call that returns the result, or why it cannot run this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model: the seconds of a call of each library, and the rate of ours."""
+    """One network: the seconds of a call of each library, and why others have none.
 
-    model: str
-    rows: int
-    type: str
+    ``bound`` is the time of all products at the peak of one core, for each thread; 0 without
+    products.
+    """
+
+    case: Case
     threads: int
     seconds: dict[str, float]
-    gflops: float
+    absent: dict[str, str]
+    bound: float
     goal: float | None
 
     @property
@@ -47,98 +97,124 @@ class Row:
         """The speed relative to the best peer."""
         return min(s for name, s in self.seconds.items() if name != NAME) / self.seconds[NAME]
 
+    @property
+    def of_peak(self) -> float:
+        """The part of the time that the products would take at peak."""
+        return self.bound / self.seconds[NAME]
+
+    @property
+    def figure(self) -> Figure | None:
+        """The speed and its goal, if there is one."""
+        case, goal = self.case, self.goal
+        name = f"{case.name}, {case.rows} rows of {case.type}, to the best peer"
+        return None if goal is None else Figure(name, self.to_best, goal)
+
     def record(self) -> dict[str, object]:
         """For ``--json``."""
+        case = self.case
         return {
-            "model": self.model, "rows": self.rows, "type": self.type, "threads": self.threads,
+            "model": case.name, "rows": case.rows, "type": case.type, "threads": self.threads,
             "us": {name: 1e6 * taken for name, taken in self.seconds.items()},
-            "gflops": self.gflops, "to_best": self.to_best,
+            "absent": self.absent, "of_peak": self.of_peak, "to_best": self.to_best,
         }  # fmt: skip
 
 
 def run(options: Options, threads: int = 1) -> Section:
-    """Measure all models on this processor."""
-    rng = np.random.default_rng(options.seed)
-    found: list[Row] = []
-    for widths, rows, type_, goal in CASES:
-        made = model(widths, type_, rng)
-        if options.wants(f"{made.name} {rows} {type_}"):
-            found.append(_row(options, made, rows, threads, goal if threads == 1 else None, rng))
-    for batch, tokens, goal in LAYERS:
-        layer = transformer(batch, tokens, rng)
-        if options.wants(layer.name):
-            x = rng.standard_normal((batch, tokens, WIDTH)).astype(np.float32)
-            calls = {NAME: layer.ours(x, threads)} | dict(layer.peers(x, threads))
-            right, goal = layer.right(x), goal if threads == 1 else None
-            found.append(
-                _measured(options, layer, layer.rows, threads, goal, calls, right, layer.flops)
-            )
-    _print(options, found)
-    figures = [
-        Figure(
-            f"{row.model}, {row.rows} rows of {row.type}, to the best peer", row.to_best, row.goal
-        )
-        for row in found
-        if row.goal is not None
-    ]
-    kept = tuple(figures) if options.only is None else ()
+    """Measure all networks on this processor."""
+    found, figures = list[Row](), list[Figure]()
+    for case, goal in _cases(options):
+        found.append(_row(options, case, threads, goal if threads == 1 else None))
+        if threads > 1 and case.name.startswith("BERT"):
+            figures.append(_gain(options, case, threads))
+    if found:
+        _print(options, found, threads)
+    figures += [figure for row in found if (figure := row.figure) is not None]
+    if threads == 1:
+        figures += costs.figures(options)
     name = "networks" if threads == 1 else f"networks on {threads} threads"
-    return Section(name, kept, tuple(row.record() for row in found))
+    return Section(name, tuple(figures), tuple(row.record() for row in found))
 
 
-def _row(
-    options: Options, made: Model, rows: int, threads: int, goal: float | None,
-    rng: np.random.Generator,
-) -> Row:  # fmt: skip
-    x = rng.standard_normal((rows, made.widths[0])).astype(np.float32)
-    calls: dict[str, Function] = {NAME: _ours(made, x, threads)}
-    calls |= dict(peers(made, x, threads))
-    flops = made.flops(rows)
-    return _measured(options, made, rows, threads, goal, calls, made.right(x), flops)
+def _cases(options: Options) -> Iterator[tuple[Case, float | None]]:
+    """Yield the networks that are wanted, and their goals for one thread."""
+    rng = np.random.default_rng(options.seed)
+    for widths, rows, type_, goal in CASES:
+        made = model(widths, rows, type_, rng)
+        if options.wants(f"{made.name} {rows} {type_}"):
+            yield made, goal
+    for type_, goal in LAYERS.items():
+        for batch, tokens in SEQUENCES:
+            if options.wants(f"BERT layer {batch}x{tokens} {type_}"):
+                yield transformer(batch, tokens, type_, rng), goal
+    for make, goal in BLOCKS:
+        block = make(rng)
+        if options.wants(block.name):
+            yield block, goal
 
 
-def _measured(
-    options: Options, made: Model | Transformer, rows: int, threads: int, goal: float | None,
-    calls: dict[str, Function], right: Array, flops: int,
-) -> Row:  # fmt: skip
+def _row(options: Options, case: Case, threads: int, goal: float | None) -> Row:
+    given = case.given(np.random.default_rng(options.seed))
+    calls, absent = {NAME: case.ours(given, threads)}, dict[str, str]()
+    for name, call in case.peers(given, threads):
+        if isinstance(call, str):
+            absent[name] = call
+        else:
+            calls[name] = call
+    right = case.right(given)
     for name, call in calls.items():
-        _check(name, call(), made, right)
+        _check(name, call(), case, right)
     taken = map(float, rounds(list(calls.values()), options.effort))
     seconds = dict(zip(calls, taken, strict=True))
-    rate = flops / seconds[NAME] / 1e9
-    return Row(made.name, rows, made.type, threads, seconds, rate, goal)
+    bound = sum(flops / _peak(type_) for type_, flops in case.flops.items()) / threads
+    return Row(case, threads, seconds, absent, bound, goal)
 
 
-def _ours(made: Model, x: Array, threads: int) -> Function:
-    net, packed = made.kernel(threads)
-    given: Any = x
-    if made.type == "bf16":
-        import ml_dtypes
-
-        given = x.astype(ml_dtypes.bfloat16)
-    out = net(given, packed)
-    return lambda: net(given, packed, out=out)
+def _gain(options: Options, case: Case, threads: int) -> Figure:
+    """Measure how much faster several threads are, with nothing else between the calls."""
+    given = case.given(np.random.default_rng(options.seed))
+    one, several = rounds([case.ours(given, each) for each in (1, threads)], options.effort)
+    name = f"{case.name} of {case.type}: {threads} threads to one"
+    return Figure(name, float(one / several), GAIN)
 
 
-def _check(name: str, found: Any, made: Model | Transformer, right: Array) -> None:
+def _peak(type_: str) -> float:
+    """The operations of one core in a second, in products of this type."""
+    meter = _meter(type_)
+    return meter.loop.flops / min(meter.seconds() for _ in range(9))
+
+
+@cache
+def _meter(type_: str) -> Meter:
+    return Meter(resolve("host"), ("u8", "s8") if type_ == "int8" else type_)
+
+
+def _check(name: str, found: Any, case: Case, right: Array) -> None:
     """Compare a result with float64."""
     given = found.float().numpy() if hasattr(found, "numpy") else found
-    near = {"f32": 1e-4, "bf16": 3e-2, "int8": 3e-2}[made.type]
-    error = np.abs(given.astype(np.float64) - right).max() / np.abs(right).mean()
-    if not error <= near * 5:
-        raise WrongResultError(f"{name}: {made.name} of {made.type} is off by {error:.3g}")
+    errors = given.astype(np.float64) - right
+    error = np.abs(errors).max() / np.abs(right).mean()
+    if case.type == "int8":
+        error = np.sqrt(np.square(errors).mean() / np.square(right).mean())
+    if not error <= NEAR[case.type]:
+        raise WrongResultError(f"{name}: {case.name} of {case.type} is off by {error:.3g}")
 
 
-def _print(options: Options, found: list[Row]) -> None:
-    threads = {row.threads for row in found}
-    table = Table(title=f"Networks, threads: {threads}; us of a call", title_justify="left")
+def _print(options: Options, found: list[Row], threads: int) -> None:
+    table = Table(title=f"Networks, {threads} thread(s); us of a call", title_justify="left")
     names = list(dict.fromkeys(name for row in found for name in row.seconds))
-    for heading in ("model", "rows", "type", *names, "GFLOPS", "to the best", "goal"):
+    for heading in ("network", "rows", "type", *names, "of peak", "to the best", "asked", ""):
         table.add_column(heading, justify="right" if heading in names else "left")
     for row in found:
-        taken = [f"{1e6 * row.seconds[name]:.1f}" if name in row.seconds else "" for name in names]
-        goal = "" if row.goal is None else f"{row.goal:.2f}"
-        rate = f"{row.gflops:.0f}"
-        said = (row.model, str(row.rows), row.type, *taken, rate, f"{row.to_best:.2f}", goal)
-        table.add_row(*said)
+        case, figure = row.case, row.figure
+        taken = [f"{1e6 * row.seconds[name]:.1f}" if name in row.seconds else "-" for name in names]
+        said = [f"{row.of_peak:.2f}" if row.bound else "", f"{row.to_best:.2f}"]
+        goal = (
+            ("", "")
+            if figure is None
+            else (f"{figure.limit:.2f}", "met" if figure.met else "missed")
+        )
+        table.add_row(case.name, str(case.rows), case.type, *taken, *said, *goal)
     options.console.print(table)
+    absent = {(name, row.case.type, why) for row in found for name, why in row.absent.items()}
+    for name, type_, why in sorted(absent):
+        options.console.print(f"no {name} in {type_}: {why}")

@@ -254,7 +254,8 @@ def _joined(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     for node in nodes:
         group = groups[_number(node)]
         if not _number(node) or len(group) == 1:
-            found.append(node if _is_loop(node) else within(node, _joined))
+            whole = isinstance(node, BlockLoop) and node.split
+            found.append(node if whole else within(node, _joined))
         elif node is group[0]:
             found.append(Beside(tuple(group)))
     return tuple(found)

@@ -339,7 +339,9 @@ class Program:
 
     ``scratch`` is the memory that all threads of a call share. ``worker_scratch`` is the memory
     that each thread has for itself; it follows the shared memory. ``configurations`` are those of
-    the matrix unit. If there are several, the nest loads them by ``Configure``.
+    the matrix unit. If there are several, the nest loads them by ``Configure``. ``kept`` is the
+    number of one that is loaded when the program, or a thread of it, begins, and again after each
+    part that loads others; None if the nest loads all of them.
     """
 
     nest: Body[tuple[NestNode, ...]]
@@ -347,6 +349,7 @@ class Program:
     scratch: Expr = NO_BYTES
     configurations: tuple[Configuration, ...] = ()
     worker_scratch: Expr = NO_BYTES
+    kept: int | None = None
 
     @property
     def whole_scratch(self) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sympy import Expr
@@ -57,8 +57,8 @@ def in_order(stages: Sequence[Stage]) -> Program:
     """Return one program that runs ``stages`` one after another.
 
     The scratch memory that stages use internally, of the call and of each thread, is shared by all
-    stages. The buffers between stages come after that of the call. A buffer takes over the memory
-    of one that no later stage reads. Two stages may contain the same tile program. Different tile
+    stages. The buffers between stages come after that of the call. Buffers that are not needed at
+    the same time share memory. Two stages may contain the same tile program. Different tile
     programs must have different names (see ``embedded``); those that are equal but for their names
     become one. Parallel loops of two stages are never one region: a stage reads what earlier stages
     write.
@@ -121,6 +121,19 @@ def _calling(nest: tuple[NestNode, ...], names: Mapping[str, str]) -> tuple[Nest
     return tuple(rewritten(nest, called))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Life:
+    """A buffer, the stage that fills it, and the last one that reads it."""
+
+    buffer: Buffer
+    first: int
+    last: int
+
+    def meets(self, other: _Life) -> bool:
+        """Return True if a stage needs both buffers."""
+        return self.first <= other.last and other.first <= self.last
+
+
 class _Room:
     """A part of scratch memory, or of the stack: its size, and the last stage that reads it."""
 
@@ -131,7 +144,7 @@ class _Room:
 
 
 class _View:
-    """An array in a room: the buffers of one element type that are in it in turn.
+    """An array in a room: buffers of one element type that follow each other in it.
 
     It has the name of the first one, which stage ``first`` fills, and space for the largest one.
     """
@@ -152,31 +165,86 @@ class _View:
 def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
     """Return the arrays for all buffers, and the end of those in scratch memory.
 
-    They begin at ``start`` of the scratch memory.
+    They begin at ``start`` of the scratch memory. Buffers take over whole rooms, or have places of
+    their own if that needs less memory.
     """
     readers = {name: number for number, each in enumerate(stages) for name in each.program.named}
-    rooms: list[_Room] = []
-    views: dict[tuple[int, str], _View] = {}
-    for number, stage in enumerate(stages):
-        for buffer in stage.fills:
-            fits = (r for r in rooms if r.last < number and r.on_stack == buffer.on_stack)
-            room = next((r for r in fits if _is_short(_larger(r.nbytes, buffer.nbytes))), None)
-            if room is None:
-                rooms.append(room := _Room(buffer.on_stack))
-            key = id(room), buffer.element
-            view = views.setdefault(key, _View(room, buffer, number))
-            room.nbytes = _larger(room.nbytes, buffer.nbytes)
-            room.last = max(number, readers.get(str(buffer.name), number))
-            view.elements = _larger(view.elements, buffer.elements)
-            view.buffers.append(buffer.name)
-    places: dict[int, Expr] = {}
+    lives = [
+        _Life(buffer, number, max(number, readers.get(str(buffer.name), number)))
+        for number, stage in enumerate(stages)
+        for buffer in stage.fills
+    ]
+    views = _in_rooms(lives)
+    rooms = list({id(view.room): view.room for view in views if not view.room.on_stack}.values())
+    large = [life for life in lives if not life.buffer.on_stack]
+    if (found := _shared_out(large, [room.nbytes for room in rooms])) is not None:
+        offsets, end = found
+        views = _in_rooms(life for life in lives if life.buffer.on_stack)
+        for life, offset in zip(large, offsets, strict=True):
+            (view,) = _in_rooms([life])
+            view.scratch = start + offset
+            views.append(view)
+        return sorted(views, key=lambda view: view.first), start + end
     for room in rooms:
-        if not room.on_stack:
-            places[id(room)] = start
-            start += _aligned(room.nbytes)
-    for view in views.values():
-        view.scratch = places.get(id(view.room))
-    return list(views.values()), start
+        for view in views:
+            if view.room is room:
+                view.scratch = start
+        start += _aligned(room.nbytes)
+    return views, start
+
+
+def _in_rooms(lives: Iterable[_Life]) -> list[_View]:
+    """Return arrays for buffers: each takes the first room that is free, or a new one."""
+    rooms: list[_Room] = []
+    views: list[_View] = []
+    for life in lives:
+        buffer = life.buffer
+        fits = (r for r in rooms if r.last < life.first and r.on_stack == buffer.on_stack)
+        room = next((r for r in fits if _is_short(_larger(r.nbytes, buffer.nbytes))), None)
+        if room is None:
+            rooms.append(room := _Room(buffer.on_stack))
+        view = next((each for each in reversed(views) if each.room is room), None)
+        if view is None or view.element != buffer.element:
+            views.append(view := _View(room, buffer, life.first))
+        room.nbytes = _larger(room.nbytes, buffer.nbytes)
+        room.last = life.last
+        view.elements = _larger(view.elements, buffer.elements)
+        view.buffers.append(buffer.name)
+    return views
+
+
+def _shared_out(
+    lives: Sequence[_Life], rooms: Sequence[Expr]
+) -> tuple[Sequence[Expr], Expr] | None:
+    """Return offsets of buffers in bytes, and their end; None if ``rooms`` need no more memory.
+
+    All sizes must be multiples of one formula, else the result is None too. The largest buffer is
+    placed first, each at the lowest offset that is free as long as it is needed.
+    """
+    sizes = [life.buffer.nbytes.as_coeff_Mul() for life in lives]
+    units = {unit for _, unit in sizes}
+    if len(units) != 1 or not all(each.is_Integer for each, _ in sizes):
+        return None
+    (unit,) = units
+    taken: dict[int, tuple[int, int]] = {}
+    for number in sorted(range(len(lives)), key=lambda number: -sizes[number][0]):
+        size, low = _cached(int(sizes[number][0])), 0
+        for first, end in sorted(
+            where for other, where in taken.items() if lives[number].meets(lives[other])
+        ):
+            if low + size <= first:
+                break
+            low = max(low, end)
+        taken[number] = low, low + size
+    total = max(end for _, end in taken.values())
+    if total >= sum(_cached(int(room.as_coeff_Mul()[0])) for room in rooms):
+        return None
+    return [taken[number][0] * unit for number in range(len(lives))], total * unit
+
+
+def _cached(nbytes: int) -> int:
+    """Return a size rounded up, so that a multiple of it keeps the alignment of buffers."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def _before(
@@ -218,14 +286,26 @@ def embedded(
 
     names = {tile.name: prefix + tile.name for tile in program.tiles}
     nest = _calling(renamed(program.nest, place), names)
-    used = {p.name for tile in program.tiles for p in tile.parameters if p.role == "size"}
-    used = used.union(*map(names_used, walk(nest)))
-    if wanted := tuple(Bound(*each) for each in bound.items() if each[0] in used):
-        nest = (Bind(wanted, nest),)
     tiles = tuple(replace(tile, name=prefix + tile.name) for tile in program.tiles)
+    nest = binding([Bound(*each) for each in bound.items()], nest, tiles)
     known = {symbol(name): expr for name, expr in bound.items()}
     scratch, worker = (x.xreplace(known) for x in (program.scratch, program.worker_scratch))
     return replace(program, nest=nest, tiles=tiles, scratch=scratch, worker_scratch=worker)
+
+
+def binding(
+    bound: Sequence[Bound], nest: tuple[NestNode, ...], tiles: Sequence[TileProgram]
+) -> tuple[NestNode, ...]:
+    """Return ``nest`` with those sizes of ``bound`` computed before it that it uses.
+
+    It uses the sizes that it names, and those that the ``tiles`` that it calls take.
+    """
+    called = {node.program for node in walk(nest) if isinstance(node, Call)}
+    taken = (p for tile in tiles if tile.name in called for p in tile.parameters)
+    used = {p.name for p in taken if p.role == "size"}
+    used = used.union(*map(names_used, walk(nest)))
+    wanted = tuple(each for each in bound if each.name in used)
+    return (Bind(wanted, nest),) if wanted else nest
 
 
 def _aligned(nbytes: Expr) -> Expr:

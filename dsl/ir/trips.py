@@ -19,7 +19,7 @@ from tilewright.errors import PlanError
 from tilewright.spec.signature import Signature
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ZERO, evaluate, slots
+from tilewright.symbolic import ZERO, evaluate, slots, symbol
 
 from .extents import Touched
 from .nest import (
@@ -85,7 +85,15 @@ def _places(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Nam
                     yield argument.operand, argument.offset
         for name, offset in _places(inside(node), program):
             if name is None or name != _own(node):
-                yield name, offset + _selected_at(node, name) + _scratch_at(node, name)
+                place = offset + _selected_at(node, name) + _scratch_at(node, name)
+                yield name, _computed(node, place)
+
+
+def _computed(node: NestNode, offset: Expr) -> Expr:
+    """Return ``offset`` with the values of the sizes that ``node`` computes."""
+    for bound in reversed(node.bound) if isinstance(node, Bind) else ():
+        offset = offset.xreplace({symbol(bound.name): bound.value})
+    return offset
 
 
 def _own(node: NestNode) -> Name | None:

@@ -123,7 +123,8 @@ class _Nest:
         self.computed: set[str] = set()  # sizes that the nest computes
         configurations = program.configurations
         alone = len(configurations) == 1 and configurations[0].fixed
-        self.configuration = configurations[0] if alone else None
+        first = 0 if alone else program.kept
+        self.configuration = None if first is None else configurations[first]
 
     def nodes(self, nodes: Sequence[NestNode]) -> None:
         """Check ``nodes`` in the order in which they run."""
@@ -257,7 +258,9 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     before, outside = n.configuration, n.parallel
     n.parallel = outside or node.parallel
     if node.parallel and not (before and before.fixed and len(n.program.configurations) == 1):
-        n.configuration = None  # threads of this loop start with an unconfigured matrix unit
+        # Threads of this loop start with an unconfigured matrix unit, or with what they keep.
+        kept = n.program.kept
+        n.configuration = None if kept is None else n.program.configurations[kept]
     entered = n.configuration
     n.nodes(node.body)
     if n.configuration is not entered:

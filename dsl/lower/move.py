@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import gcd
+from typing import Self
 
 from sympy import Expr, Integer
 
@@ -22,8 +23,8 @@ from tilewright.symbolic import ONE, ZERO, symbol, value
 
 from .move_tile import MoveTile
 
-#: The number of vectors of zeros that one call stores.
-ZEROS = 8
+#: The number of vectors that one call fills with a number.
+FILLED = 8
 #: A remainder of a size is cut into parts of powers of this number. 4 needs less code than 2, but
 #: more calls.
 BY = 4
@@ -42,6 +43,12 @@ class MoveNest:
     prefix: str = ""
     first: tuple[Expr, Expr] = (ZERO, ZERO)
     by: int = BY
+
+    def beginning(self, line: Expr, depth: Expr) -> Self:
+        """Return the loops of the part of the matrix that begins at ``line`` and ``depth``."""
+        sides = zip(self.first, (self.move.source, self.move.made), strict=True)
+        one, other = (first + side.at(line, depth) for first, side in sides)
+        return replace(self, first=(one, other))
 
     def call(
         self, make: Callable[[MoveTile], str], line: Expr, depth: Expr, **others: Argument
@@ -125,22 +132,29 @@ class MoveNest:
         filled = -(-depth // made.group) * made.group * made.width
         if filled < made.block and whole:
             first = made.block * (symbol("pt") if whole > 1 else ZERO) + filled
-            zeros = tuple(self.zeros(first, made.block - filled))
+            zeros = tuple(self.fill(self.out(first), Integer(made.block - filled)))
             yield from repeated("pt", Integer(whole), zeros, "steps of K")
-        yield from self.zeros(Integer(whole * made.block), made.end - whole * made.block)
+        first = Integer(whole * made.block)
+        yield from self.fill(self.out(first), made.end - first)
 
-    def zeros(self, first: Expr, count: int) -> Iterator[NestNode]:
-        """Yield stores of ``count`` zeros from element ``first`` of the output on."""
-        vector, each = MoveTile.zero_vector(self.move)
-        for part in cut(Integer(count), ZEROS * vector.lanes * each):
-            out = replace(self.move.made.place(ZERO, ZERO), offset=first + part.at("zp"))
-            call = self.call(_zeros(part.units), ZERO, ZERO, out=out)
-            yield from repeated("zp", part.count, (call,), "padding")
+    def out(self, first: Expr) -> Argument:
+        """Return the argument of a call for element ``first`` of the output."""
+        return replace(self.move.made.place(ZERO, ZERO), offset=first)
+
+    def fill(
+        self, first: Argument, count: Expr, start: Expr | float = 0, scale: int = 1
+    ) -> Iterator[NestNode]:
+        """Yield stores of the number ``start`` to ``count`` elements of the output, from ``first``
+        on. In units of its offset, an element is ``scale`` long.
+        """
+        vector, each = self.move.filling
+
+        def called(at: Expr, vectors: int, tail: Expr | None) -> Call:
+            out = replace(first, offset=first.offset + scale * at)
+            return self.call(lambda tile: tile.fill(vectors, tail, start), ZERO, ZERO, out=out)
+
+        yield from over_vectors(count, vector.lanes * each, FILLED, called, "zp")
 
 
 def _block(lines: int, depth: int) -> Callable[[MoveTile], str]:
     return lambda tile: tile.block(lines, depth)
-
-
-def _zeros(count: int) -> Callable[[MoveTile], str]:
-    return lambda tile: tile.zeros(count)

@@ -41,8 +41,10 @@ class MoveAccess:
         self.block_lines = 0
         self.pairs: dict[tuple[int, int], list[Register]] = {}
         self.networks = 0
+        #: What the tile does, in a few words; its name, if this is empty.
+        self.summary = ""
 
-    def program(self, name: str, summary: str = "") -> TileProgram:
+    def program(self, name: str) -> TileProgram:
         """Return the tile's program."""
         move, ops = self.move, list(self.emitter.emit())
         types = {"x": move.source.type, "sums": "s32"}
@@ -59,7 +61,7 @@ class MoveAccess:
             ),
             body=(),
             end=without_idle_masks(without_unread(tuple(stored_in_parts(ops)))[0]),
-            summary=summary or name.replace("_", " "),
+            summary=self.summary or name.replace("_", " "),
         )
 
     # --- elements ------------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from tilewright.ir.dataflow import (
     prune,
 )
 from tilewright.ir.interleaving import transpose
-from tilewright.ir.ops import Interleave, Load, Store, Zero
+from tilewright.ir.ops import Interleave, Load, Splat, Store, Zero
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
-from tilewright.lower.vectors import filled, known
-from tilewright.plan.routines.copy import Layout, Move
+from tilewright.lower.vectors import known
+from tilewright.plan.routines.copy import Layout
 from tilewright.plan.routines.transpose import Block
-from tilewright.spec.types import ITEMSIZE, in_word, is_integer
+from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, div, linear, value
 
 from .move_access import MoveAccess
@@ -144,23 +144,22 @@ class MoveTile(MoveAccess):
         for line, row in enumerate(self._transposed(words, self.lanes)):
             self._store_word(self._at("out", self.move.made, line, 0), row, None, each)
 
-    def zeros(self, count: int) -> str:
-        """Store ``count`` zeros; return the tile's name."""
-        vector, each = self.zero_vector(self.move)
-        zero, made = Zero(Register("zero", vector)), self.move.made.type
-        step = vector.lanes * each
-        memory, group = ("", 0) if vector.element == made else (made, each)
-        for first in range(0, count, step):
-            part = None if count - first >= step else count - first
-            stores = filled(zero, (Integer(first),), part, memory, group)
-            self.emitter.add(*stores[1 if first else 0 :])
-        return f"zeros_{count}"
+    def fill(self, vectors: int, left: Expr | None, start: Expr | float) -> str:
+        """Store ``start`` to all elements of ``vectors`` vectors; return the tile's name.
 
-    @staticmethod
-    def zero_vector(move: Move) -> tuple[Vector, int]:
-        """Return the vector that stores zeros, and how many elements one of its lanes holds."""
-        each = in_word(move.made.type)
-        return move.target.of("s32" if each > 1 else move.made.type)[0], each
+        If ``left`` is given, only so many elements of a single vector are there.
+        """
+        made, (vector, each) = self.move.made.type, self.move.filling
+        register, number = Register("zero" if start == 0 else "start", vector), start
+        if isinstance(start, Expr) and value(start) is not None:
+            number = (int(start) + 2**31) % 2**32 - 2**31
+        self.emitter.add(Zero(register) if start == 0 else Splat(register, number))
+        memory, group = ("", 0) if vector.element == made else (made, each)
+        for index in range(vectors):
+            at = Address("out", index * vector.lanes * each * ONE)
+            self.emitter.add(Store(at, register, known(left), memory, group))
+        size = vectors * vector.lanes * each if left is None else value(left) or "tail"
+        return f"{'zeros' if start == 0 else 'fill'}_{size}"
 
     # --- words that are moved as they are ------------------------------------------------------
 

@@ -39,14 +39,13 @@ from tilewright.ir.ops import (
     TileProgram,
     Zero,
 )
-from tilewright.ir.values import Active, Address, Register, bits_of_ones
+from tilewright.ir.values import Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
 from tilewright.lower.move import MoveNest
-from tilewright.lower.staging.conversion import Conversion
-from tilewright.lower.staging.convert_groups import conversion_nest
-from tilewright.lower.vectors import filled, known, over_vectors
-from tilewright.plan.formats.packed_b import ALIGNMENT
-from tilewright.plan.routines.copy import Move
+from tilewright.lower.staging.convert import ConversionNest
+from tilewright.lower.vectors import over_vectors
+from tilewright.plan.formats.layout import ALIGNMENT
+from tilewright.plan.routines.copy import Move, filling, staged_move
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, whole_and_rest
 from tilewright.symbolic import ONE, ZERO, div, missing, symbol, value
@@ -72,23 +71,23 @@ class _Packing:
         """The name of the packed matrix."""
         return self.plan.operands["out"].buffer
 
-    @property
-    def conversion(self) -> Conversion:
-        """The conversion of each element to the packed type and layout."""
+    def conversion(self, size: tuple[Expr, Expr], first: tuple[Expr, Expr]) -> ConversionNest:
+        """Return the loops that convert ``size`` columns and elements of K.
+
+        ``first`` has their first elements in both matrices.
+        """
         plan = self.plan
-        return Conversion(
-            target=plan.target,
-            source=plan.operands["b"],
-            packed=plan.operands["out"],
-            line="n",
-            k_group=plan.format.group,
-            shift=plan.shift,
-            lanes=plan.lanes,
+        move = staged_move(
+            plan.target, plan.operands["b"], plan.operands["out"], "n", size,
+            rounded=plan.spec.type, group=plan.format.group, shift=plan.shift, lanes=plan.lanes,
             slots=plan.slots,
-            prefix=self.prefix,
-            type=plan.spec.type,
-            zero_lines=True,
-        )
+        )  # fmt: skip
+        return ConversionNest(move, self.tiles, self.prefix, first, zero_lines=True)
+
+    def filling(self, type_: str, prefix: str = "") -> MoveNest:
+        """Return the loops that fill parts of the packed matrix with numbers of ``type_``."""
+        move = filling(self.plan.target, self.out, type_, self.plan.slots)
+        return MoveNest(move, self.tiles, self.prefix + prefix)
 
     def call(self, name: str, made: Iterable[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
         """Return a call of tile ``name``, whose program is made of ``made`` at the first call."""
@@ -219,45 +218,24 @@ def _chunk(
     inside, k = strip.at("ps"), depth.at("kc")
     column = block.at("pt") + inside
     there = first[1] + inside * form.group + k * form.nb
-    extents: dict[str, Expr] = {"k": depth.size, "n": strip.size}
     if packing.move is not None:
         move = replace(packing.move, lines=strip.size, depth=depth.size)
         nest = MoveNest(move, packing.tiles, first=(move.source.at(column, k), there))
         yield from nest.moves()
     else:
         at = k * b["k"] + column * b["n"], there
-        nodes, tiles = conversion_nest(packing.conversion, extents, at)
-        packing.tiles.update(tiles)
-        yield from nodes
+        yield from packing.conversion((strip.size, depth.size), at).moves()
     if form.sums:
         vectors = div(strip.size + (plan.lanes - 1), plan.lanes)
         groups = div(depth.size + (form.group - 1), form.group)
         yield from _add_sums(packing, (first[0], there), column, (vectors, groups))
 
 
-# --- zeros ---------------------------------------------------------------------------------------
-
-
 def _zeros(packing: _Packing, at: Expr, vectors: Expr) -> Iterator[NestNode]:
     """Yield zeros for ``vectors`` vectors of columns."""
     plan, form = packing.plan, packing.plan.format
-
-    def called(first: Expr, vectors: int, tail: Expr | None) -> Call:
-        place = Argument(packing.out, at + form.group * first)
-        return packing.call(f"zero_{vectors}", _zero_ops(plan, vectors), (("out", place),))
-
-    yield from over_vectors(vectors * plan.lanes, plan.lanes, VECTORS, called, "zp")
-
-
-def _zero_ops(plan: PackPlan, vectors: int) -> tuple[Op, ...]:
-    """Return stores of zeros; a K group of more than four bytes takes several stores."""
-    form = plan.format
-    plain = form.stored in ("f32", "f64", "s32")
-    zero = Zero(Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes)))
-    words = 1 if plain else max(1, form.group * form.itemsize // 4)
-    each = form.group // words
-    places = (index * plan.lanes * each * ONE for index in range(vectors * words))
-    return filled(zero, places) if plain else filled(zero, places, None, form.stored, each)
+    count = vectors * plan.lanes * form.group
+    yield from packing.filling(form.stored).fill(Argument(packing.out, at), count)
 
 
 # --- sums ----------------------------------------------------------------------------------------
@@ -283,27 +261,11 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
     # first, and the start values then overwrite them.
     before = plan.lanes * whole if value(whole) is not None else ZERO
     zeros = div(sums, plan.lanes) * plan.lanes - before
-    for name, constant, begin, count in (
-        ("begin", ZERO, before, zeros),
-        ("shifted", start, ZERO, columns),
-    ):
-
-        def called(
-            at: Expr, vectors: int, tail: Expr | None, name: str = name,
-            constant: Expr = constant, begin: Expr = begin,
-        ) -> Call:  # fmt: skip
-            ops = _constant_ops(plan, constant, vectors, known(tail))
-            place = _sums_place(packing, first, begin + at)
-            return packing.call(f"{name}_{vectors if tail is None else 'tail'}", ops, (place,))
-
-        yield from over_vectors(count, plan.lanes, VECTORS, called, "zp")
-
-
-def _constant_ops(plan: PackPlan, start: Expr, vectors: int, active: Active) -> tuple[Op, ...]:
-    register, whole = Register("start", plan.target.holding("s32", plan.lanes)), value(start)
-    constant = Splat(register, start if whole is None else (whole + 2**31) % 2**32 - 2**31)
-    places = (index * plan.lanes * ONE for index in range(vectors))
-    return filled(constant, places, active, pointer="sums")
+    nest, each = packing.filling("s32", "sums_"), 4 // form.itemsize
+    _, place = _sums_place(packing, first, before)
+    yield from nest.fill(place, zeros, scale=each)
+    _, place = _sums_place(packing, first, ZERO)
+    yield from nest.fill(place, columns, start, each)
 
 
 def _add_sums(

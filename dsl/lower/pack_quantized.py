@@ -17,8 +17,8 @@ from tilewright.elementwise.builder import Argument as Element
 from tilewright.elementwise.builder import Value
 from tilewright.elementwise.conversions import look_up
 from tilewright.ir.nest import NestNode, Program, repeated
-from tilewright.ir.ops import Splat
-from tilewright.lower.vectors import filled
+from tilewright.ir.ops import Splat, Store
+from tilewright.ir.values import Address
 from tilewright.plan.routines.pack_quantized import QuantizedPackPlan
 from tilewright.plan.tiling.parts import Part, cut
 from tilewright.symbolic import ONE, ZERO, div, value
@@ -30,7 +30,10 @@ from .move_tile import MoveTile
 def quantized_packing(plan: QuantizedPackPlan) -> Program:
     """Return the program that packs elements, scales, zero points and sums."""
     elements = MoveNest(plan.elements)
-    nodes = [*elements.zeros(ZERO, plan.format.nbytes), *_elements(plan, elements)]
+    nodes = [
+        *elements.fill(elements.out(ZERO), ONE * plan.format.nbytes),
+        *_elements(plan, elements),
+    ]
     tiles = elements.tiles
     for name, move in plan.blocks:
         nest = MoveNest(move, prefix=f"{name}_")
@@ -96,9 +99,8 @@ def _run(plan: QuantizedPackPlan, part: Part) -> _Run:
 
 def _start(tile: MoveTile, start: int, lines: int) -> str:
     """Store the start values of the sums of ``lines`` columns; return the tile's name."""
-    constant = Splat(tile.emitter.fresh("start", "s32"), start)
-    active = tile.active("s32", lines)
-    tile.emitter.add(*filled(constant, (ZERO,), active, pointer="sums"))
+    register, active = tile.emitter.fresh("start", "s32"), tile.active("s32", lines)
+    tile.emitter.add(Splat(register, start), Store(Address("sums", ZERO), register, active))
     return f"start_{lines}"
 
 

@@ -1,14 +1,13 @@
-"""Call tiles for all vectors of a line, and make tiles that fill memory with a number."""
+"""Call tiles for all vectors of a line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from sympy import Expr
 
 from tilewright.ir.nest import Call, NestNode, When, repeated
-from tilewright.ir.ops import Op, Splat, Store, Zero
-from tilewright.ir.values import Active, Address
+from tilewright.ir.values import Active
 from tilewright.plan.tiling.parts import cut
 from tilewright.symbolic import div, mod, value
 
@@ -31,23 +30,6 @@ def over_vectors(
     if tail != 0:
         call = called(lanes * whole, 1, tail)
         yield call if value(tail) else When(tail, (call,))
-
-
-def filled(
-    constant: Zero | Splat,
-    places: Iterable[Expr],
-    active: Active = None,
-    memory: str = "",
-    group: int = 0,
-    *,
-    pointer: str = "out",
-) -> tuple[Op, ...]:
-    """Return operations that store the register of ``constant`` at each of ``places``.
-
-    ``active``, ``memory`` and ``group`` are those of ``Store``.
-    """
-    stores = (Store(Address(pointer, at), constant.dst, active, memory, group) for at in places)
-    return (constant, *stores)
 
 
 def known(tail: Expr | None) -> Active:

@@ -17,7 +17,7 @@ from tilewright.spec.sums import rounded_type
 from tilewright.symbolic import ONE, ZERO, div, size_expr, value
 
 from .contraction import Product
-from .formats.packed_b import PackedFormat
+from .formats.layout import PackedFormat
 
 #: The dimension of C along which rows of A and columns of B are packed.
 LINE = {"a": "m", "b": "n"}

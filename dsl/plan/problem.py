@@ -17,8 +17,8 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, value
 
 from .contraction import Product, converting_lanes
+from .formats.layout import ALIGNMENT
 from .formats.lookup import Format, height_of_d
-from .formats.packed_b import ALIGNMENT
 from .formats.quantized_b import QuantizedFormat, in_panel
 from .operands import BatchPlan, Operand
 from .tiling.cost_model import FewLines

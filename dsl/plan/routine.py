@@ -66,6 +66,9 @@ class Routine(Generic[S, P]):
     sizes: ClassVar[tuple[str, ...]] = ()
     #: True if the plan has a picture: C cut into register tiles.
     drawn: ClassVar[bool] = False
+    #: True if one configuration of a matrix unit is kept through all stages, as far as they share
+    #: it.
+    keeps: ClassVar[bool] = False
 
     def plan(self, spec: S, schedule: Schedule, target: Target) -> P:
         """Return the plan; raise ScheduleError if ``schedule`` asks for what is not possible."""

@@ -21,6 +21,7 @@ from tilewright.lower.rows.program import rows_program
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.estimate.rows import estimate_rows
 from tilewright.plan.loops import Decided
+from tilewright.plan.network.blocks import numbers_of
 from tilewright.plan.network.step import Step
 from tilewright.plan.routine import Routine, Row, register, routine_of
 from tilewright.plan.routines.network import NetworkPlan, plan_network
@@ -79,6 +80,8 @@ class RowProgram(Routine[Network, RowsPlan]):
 class Layers(Routine[Network, NetworkPlan]):
     """A network with products: each product with what follows it is a stage."""
 
+    keeps = True
+
     def stages(self, plan: NetworkPlan) -> tuple[Stage, ...]:
         """Return the stages in order, with the intermediate tensors as buffers between them."""
         programs: dict[Any, tuple[str, Program]] = {}
@@ -99,6 +102,9 @@ class Layers(Routine[Network, NetworkPlan]):
             yield f"constant  {weight!r} = {constant!r}, computed by pack"
         for number, step in enumerate(plan.steps):
             yield f"stage {number}   {step.name}: {step.written} = {step.said}"
+        for name, numbers in numbers_of(plan.steps).items():
+            if numbers[1:]:
+                yield f"stages    {name}: {' '.join(plan.steps[n].name for n in numbers)}"
         for step in plan.steps:
             if step.inside:
                 where = "in the accumulators" if step.is_product else "in the same passes"
@@ -106,10 +112,13 @@ class Layers(Routine[Network, NetworkPlan]):
         for block, steps in groupby(plan.steps, attrgetter("block")):
             if block is not None:
                 these = f"stages {block.first} to {block.first + len(tuple(steps)) - 1}"
-                shared = ", shared by threads" if block.parallel else ""
+                shared = f", in equal shares for {block.threads} threads" if block.parallel else ""
                 count = prod((loop.trips for loop in block.stack), start=ONE)
                 of = "" if count == 1 else f" of each of {text_of(count)} matrices"
-                yield f"blocks    {block.rows} rows{of} at a time: {these}{shared}"
+                yield f"blocks    {block.said}{of} at a time: {these}{shared}"
+                if block.height is None and block.sharing > 1:
+                    inside = ", whose loops threads share" if block.inner else ""
+                    yield f"          a call of at most {block.single} rows has one block{inside}"
         for step in plan.steps:
             if step.buffer is not None:
                 nbytes, note = step.buffer.nbytes, ""

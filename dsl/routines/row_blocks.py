@@ -22,28 +22,23 @@ from tilewright.ir.nest import (
     renamed,
 )
 from tilewright.ir.nodes import mapped, rewritten, walk
-from tilewright.ir.stages import ALIGNMENT, Stage, in_order
-from tilewright.plan.network.blocks import BLOCK, HERE
-from tilewright.plan.network.step import Block, Step
+from tilewright.ir.stages import ALIGNMENT, Stage, binding, in_order
+from tilewright.plan.network.block import BLOCK, COUNT, HERE, START, Block
+from tilewright.plan.network.step import Step
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, Least, div, slots, symbol, value
 
 #: In formulas: the number of a part of the rows of a matrix, and that of a block in it.
 PART, OF_PART = symbol("part"), symbol("block_of_part")
 #: Sizes that differ from block to block.
-OF_BLOCK = {HERE.name, BLOCK.name}
+OF_BLOCK = {each.name for each in (BLOCK, COUNT, START, HERE)}
 #: Parts of matrices for each thread, at least: the last thread then waits for a small share.
 TASKS = 4
 
 
-def trips(block: Block) -> Expr:
-    """Return the number of blocks of one matrix."""
-    return div(block.total + (block.rows - 1), block.rows)
-
-
 def times(block: Block) -> Expr:
     """Return the number of blocks of all matrices."""
-    return prod((loop.trips for loop in block.stack), start=trips(block))
+    return prod((loop.trips for loop in block.stack), start=block.trips)
 
 
 def whole(step: Step) -> Mapping[str, Expr]:
@@ -52,9 +47,9 @@ def whole(step: Step) -> Mapping[str, Expr]:
 
 
 def one_block(step: Step) -> Mapping[str, Expr]:
-    """Return the sizes of a stage for the first block, which is the largest."""
+    """Return the sizes of a stage for one block."""
     block = step.block
-    return _sized(step, None if block is None else block.most)
+    return _sized(step, None if block is None else block.usual)
 
 
 def at_most(nbytes: Expr, steps: Sequence[Step]) -> Expr:
@@ -115,6 +110,8 @@ def in_blocks(block: Block, stages: Sequence[Stage]) -> Stage:
         nest = (BlockLoop(PART.name, Integer(_parts(block)), nest, parallel=True),)
     for each in reversed(block.stack):
         nest = (BlockLoop(each.counter, each.trips, nest, parallel=block.parallel),)
+    if block.around:
+        nest = (Bind(block.around, nest),)
     return Stage(replace(program, nest=nest), tuple(fills))
 
 
@@ -122,21 +119,17 @@ def _loops(block: Block, nest: tuple[NestNode, ...], lifted: bool) -> tuple[Nest
     """Return the loop over the blocks of one matrix; over those of a part if packs are lifted."""
     if block.total == 1:
         return mapped(nest, Expr, lambda formula: formula.xreplace({BLOCK: ZERO}))
-    start = BLOCK * block.rows
-    known = value(block.total)
-    left = block.total - start
-    exact = known is not None and known % block.rows == 0
-    rows = Integer(block.rows) if exact else Least(Integer(block.rows), left)
-    note = f"blocks of {block.rows} rows"
-    body = (Bind((Bound(HERE.name, rows),), nest),)
-    counter, count = BLOCK.name, trips(block)
+    body = (Bind(block.bound, nest),)
+    counter, count = BLOCK.name, block.trips
     if lifted and (parts := _parts(block)) != 1:
         each = div(count + (parts - 1), parts)
         counter, count = OF_PART.name, Least(each, count - PART * each)
         number = {BLOCK: PART * each + OF_PART}
         body = mapped(body, Expr, lambda formula: formula.xreplace(number))
     parallel = block.parallel and not lifted
-    return (BlockLoop(counter, count, body, note=note, parallel=parallel),)
+    work = None if block.work is None or not parallel else block.work * block.usual
+    note = f"blocks of {block.said}"
+    return (BlockLoop(counter, count, body, note=note, parallel=parallel, work=work),)
 
 
 def _parts(block: Block) -> int:
@@ -145,7 +138,7 @@ def _parts(block: Block) -> int:
         return 1
     count = prod(value(loop.trips) or 1 for loop in block.stack)
     parts = -(-TASKS * block.threads // count)
-    most = value(trips(block))
+    most = value(block.count)
     return parts if most is None else max(1, min(parts, most))
 
 
@@ -171,9 +164,9 @@ def _lifted(program: Program, block: Block, number: int) -> tuple[Program, Pack 
     assert isinstance(pack, Pack)
     known = {symbol(each.name): each.value for each in bound}
     outside = tuple(each for each in bound if not slots(each.value) & OF_BLOCK)
-    fill = (Bind(outside, pack.fill),) if outside else pack.fill
+    fill = binding(outside, pack.fill, program.tiles)
     found = replace(pack, elements=pack.elements.xreplace(known), fill=fill, body=())
-    body = (Bind(bound, pack.body),) if bound else pack.body
+    body = binding(bound, pack.body, program.tiles)
     alone = not any(isinstance(node, Pack) and node.scratch is not None for node in walk(body))
     scratch = ZERO if alone else program.scratch
     return replace(program, nest=body, scratch=scratch), found

@@ -27,6 +27,11 @@ LEADING = ("lda", "ldb", "ldc", "ldd")
 #: How a packed A and a packed B are laid out, and the option of ``tw.Packed`` for that.
 _PACKED = {"a": "A is packed in panels of rows", "b": "B is packed in blocks of columns"}
 _UNITS = {"a": "mb=rows", "b": "nb=columns"}
+#: Options of ``tw.Packed`` that a product decides itself, and whose options they are.
+_OF_OTHERS = {
+    "bits": ("the target decides the groups of a product's packed {}", "are for tw.Copy"),
+    "b": ("the product decides by which type a packed {} is multiplied", "is for a packed D"),
+}
 
 
 def fields_of(given: Mapping[str, Any]) -> dict[str, object]:
@@ -124,20 +129,14 @@ def _check_packed(given: Mapping[str, Any], a: Any, b: Any) -> None:
     for name, operand, unit in (("a", a, "nb"), ("b", b, "mb")):
         if not isinstance(operand, Packed):
             continue
-        if operand.bits is not None:
-            raise SpecError(
-                f"the target decides the groups of a product's packed {name.upper()}",
-                got=f"{name}={operand!r}",
-                expected="tw.Packed without bits",
-                hint="bits are for tw.Copy",
-            )
-        if operand.b is not None:
-            raise SpecError(
-                f"the product decides by which type a packed {name.upper()} is multiplied",
-                got=f"{name}={operand!r}",
-                expected="tw.Packed without b",
-                hint="b is for a packed D",
-            )
+        for option, (what, whose) in _OF_OTHERS.items():
+            if getattr(operand, option) is not None:
+                raise SpecError(
+                    what.format(name.upper()),
+                    got=f"{name}={operand!r}",
+                    expected=f"tw.Packed without {option}",
+                    hint=f"{option} {whose}",
+                )
         other = operand.quantized if name == "a" else operand.quantize
         if getattr(operand, unit) is not None or other is not None:
             raise SpecError(_PACKED[name], got=operand, expected=f"tw.Packed(type, {_UNITS[name]})")

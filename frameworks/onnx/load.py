@@ -83,20 +83,20 @@ def load(
     """
     model = _model(path)
     found = _Import(model, constants or {}, results)
-    if batch is False or not found.single():
-        if batch:
-            raise SpecError(
-                "the first axis of this file is not a fixed batch of one",
-                got=", ".join(f"{each.name} {_said(each)}" for each in found.inputs),
-                expected="1 as the first size of all inputs and results",
-            )
-        return found.made({})
-    try:
-        return found.made(dict.fromkeys((each.name for each in found.inputs), Dim(ROWS)))
-    except TilewrightError:
-        if batch:
-            raise
-    return _Import(model, constants or {}, results).made({})
+    if batch is not False and found.single():
+        try:
+            return found.made(dict.fromkeys((each.name for each in found.inputs), Dim(ROWS)))
+        except TilewrightError:
+            if batch:
+                raise
+        found = _Import(model, constants or {}, results)
+    elif batch:
+        raise SpecError(
+            "the first axis of this file is not a fixed batch of one",
+            got=", ".join(f"{each.name} {_said(each)}" for each in found.inputs),
+            expected="1 as the first size of all inputs and results",
+        )
+    return found.made({})
 
 
 def _model(path: Any) -> onnx.ModelProto:
@@ -152,31 +152,28 @@ class _Import:
 
     def made(self, batches: Mapping[str, Dim]) -> Model:
         """Return the model. ``batches`` has a dim for the first axis of some inputs."""
-        scope: dict[str, Value] = dict(self.constants)
-        free = Names((*self.names.of.values(), SPACE, *([ROWS] if batches else [])))
-        for each in self.inputs:
-            shape = self._shape(each, free)
-            if each.name in batches:
-                shape = (batches[each.name], *shape[1:])
-            name = self.names.of[each.name]
-            type_ = type_of(each.type.tensor_type.elem_type)
-            scope[each.name] = _input(name, type_, shape)
+        scope = {**self.constants, **self._inputs(batches)}
         found = self.walk.graph(self.graph, scope, [each.name for each in self.outputs])
         results = [
             self._result(value, each) for value, each in zip(found, self.outputs, strict=True)
         ]
         used = set(every_node(results))
-        tensors = [
-            value.expression
-            for value in (scope[each.name] for each in self.inputs)
-            if isinstance(value, Traced) and value.expression in used
-        ]
-        network = Network(
-            tuple(each for each in tensors if isinstance(each, Input)),
-            tuple(results),
-            several=len(results) > 1,
-        )
-        return self.weights.model(network)
+        given = (scope[each.name] for each in self.inputs)
+        tensors = [each.expression for each in given if isinstance(each, Traced)]
+        inputs = tuple(each for each in tensors if isinstance(each, Input) and each in used)
+        return self.weights.model(Network(inputs, tuple(results), several=len(results) > 1))
+
+    def _inputs(self, batches: Mapping[str, Dim]) -> dict[str, Value]:
+        """Return the tensors of the inputs, by the file's names."""
+        found: dict[str, Value] = {}
+        free = Names((*self.names.of.values(), SPACE, *([ROWS] if batches else [])))
+        for each in self.inputs:
+            shape = self._shape(each, free)
+            if each.name in batches:
+                shape = (batches[each.name], *shape[1:])
+            type_ = type_of(each.type.tensor_type.elem_type)
+            found[each.name] = _input(self.names.of[each.name], type_, shape)
+        return found
 
     def _shape(self, each: onnx.ValueInfoProto, free: Names) -> tuple[Size, ...]:
         sizes: list[Size] = []

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from tilewright import nn
 from tilewright.errors import SpecError, TilewrightError
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.imported import Constants
 from tilewright.spec.expression import (
     activations,
@@ -33,7 +34,12 @@ from tilewright.spec.expression.comparisons import (
     where,
 )
 from tilewright.spec.expression.nodes import Expression, Number
+from tilewright.spec.expression.tensors import cast
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import TypeName
+from torch.utils._pytree import tree_leaves
+
+from .packed import INPUT_TYPES
 
 
 class Known(NamedTuple):
@@ -41,6 +47,12 @@ class Known(NamedTuple):
 
     tensor: torch.Tensor
     name: str
+
+
+class Truth(NamedTuple):
+    """A tensor of booleans, as a tensor of ones and zeros."""
+
+    value: Expression
 
 
 @dataclass(frozen=True)
@@ -61,6 +73,8 @@ class Use:
 
     def tensor(self, value: Any) -> Expression:
         """Return a value as an expression: a parameter becomes a weight, or a number."""
+        if isinstance(value, Truth):
+            return value.value
         if not isinstance(value, Known):
             return value if isinstance(value, Expression) else Number(float(value))
         if value.tensor.numel() == 1:
@@ -68,16 +82,39 @@ class Use:
         return self.weight(value, value.tensor)
 
     def weight(self, value: Known, tensor: torch.Tensor, use: str = "") -> Expression:
-        """Return the weight that holds ``tensor``, for one use of a parameter."""
-        if not tensor.is_floating_point():
+        """Return the weight that holds ``tensor``, for one use of a parameter.
+
+        It has the type of the tensor, f32 for booleans and f64.
+        """
+        if not tensor.is_floating_point() and tensor.dtype != torch.bool:
             self.refuse("a parameter is no floating point", f"{value.name}: {tensor.dtype}", "f32")
-        array = tensor.to(torch.float32).numpy().copy()
-        return self.constants.weight(value.tensor, value.name, use, array)
+        held = tensor.detach() if tensor.dtype in INPUT_TYPES else tensor.detach().float()
+        array = np.array(as_array(held, value.name), order="C")
+        return self.constants.weight(value.tensor, value.name, use, array, INPUT_TYPES[held.dtype])
+
+    def typed(self, value: Any, types: Sequence[torch.dtype]) -> Any:
+        """Return the value of this call rounded to the types that PyTorch has for its tensors."""
+        if isinstance(value, list):
+            return [self.typed(*pair) for pair in zip(value, zip(types), strict=True)]
+        if not isinstance(value, Expression) or value.tensor is None or not types:
+            return value
+        if types[0] == torch.bool:
+            return Truth(value)
+        if types[0] not in INPUT_TYPES:
+            self.refuse("tensors of this type are not computed", types[0], _TYPES)
+        return cast(value, INPUT_TYPES[types[0]])
 
 
+#: The types that tensors are computed in, for messages.
+_TYPES = ", ".join(map(str, INPUT_TYPES))
 Function = Callable[..., Any]
 #: The functions by operator: with its overload, for example ``add.Tensor``, or without.
 FUNCTIONS: dict[str, Function] = {}
+
+
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in the value of a call, in order."""
+    return [each for each in tree_leaves(value) if isinstance(each, torch.Tensor)]
 
 
 def _operator(*names: str) -> Callable[[Function], Function]:
@@ -88,8 +125,14 @@ def _operator(*names: str) -> Callable[[Function], Function]:
     return add
 
 
-def called(target: str, use: Use, args: Sequence[Any], options: dict[str, Any]) -> Any:
+def called(
+    target: str, use: Use, args: Sequence[Any], options: dict[str, Any],
+    types: Sequence[torch.dtype],
+) -> Any:  # fmt: skip
     """Return the value of a call of ``target``, for example ``aten.linear.default``.
+
+    ``types`` are those of the tensors that PyTorch computes. Values are rounded to them where
+    PyTorch rounds; within one call, sums and arithmetic are f32.
 
     Raise SpecError if no function is known for it, or if the function refuses the arguments.
     """
@@ -103,7 +146,7 @@ def called(target: str, use: Use, args: Sequence[Any], options: dict[str, Any]) 
             hint="network_of for the layers before it and for those after it",
         )
     try:
-        return function(use, *args, **options)
+        return use.typed(function(use, *args, **options), types)
     except TilewrightError as error:
         if error.problem.startswith("node "):
             raise
@@ -118,6 +161,11 @@ def called(target: str, use: Use, args: Sequence[Any], options: dict[str, Any]) 
 def _shape(x: Expression) -> tuple[Size, ...]:
     assert x.tensor is not None
     return x.tensor.shape
+
+
+def _type(x: Expression) -> TypeName:
+    assert x.tensor is not None
+    return x.tensor.type
 
 
 def _axis(use: Use, axis: int, count: int) -> int:
@@ -174,6 +222,9 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "logical_and": logical_and,
     "logical_or": logical_or,
 }
+for _name in ("and", "or"):  # of booleans alone: other types of PyTorch's have results of integers
+    for _other in (f"bitwise_{_name}", f"__{_name}__"):
+        _BINARY[_other] = _BINARY[f"logical_{_name}"]
 for _name, _both in _BINARY.items():
     FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, y, function=_both: function(
         use.tensor(x), use.tensor(y)
@@ -182,6 +233,8 @@ for _name, _both in _BINARY.items():
 
 @_operator("add", "add_")
 def _add(use: Use, x: Any, y: Any, alpha: float = 1) -> Expression:
+    if isinstance(x, Truth) and isinstance(y, Truth):
+        use.refuse("booleans are not added", "bool + bool", "torch.logical_or")
     second = use.tensor(y)
     return use.tensor(x) + (second if alpha == 1 else second * alpha)
 
@@ -277,10 +330,11 @@ def _same(use: Use, x: Any, **_: Any) -> Any:
 
 @_operator("to.dtype", "type_as", "_to_copy", "to.dtype_layout")
 def _to(use: Use, x: Any, dtype: Any = None, *_: Any, **__: Any) -> Any:
-    types = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-    if dtype not in types:
-        use.refuse("tensors are not converted to this type", dtype, ", ".join(map(str, types)))
-    return use.tensor(x).astype(types[dtype])  # type: ignore[arg-type]
+    if dtype not in INPUT_TYPES:
+        use.refuse("tensors are not converted to this type", dtype, _TYPES)
+    if isinstance(x, Known):
+        return Known(x.tensor.to(dtype), x.name)
+    return use.tensor(x)
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -291,7 +345,8 @@ def _softmax(use: Use, x: Any, axis: int, dtype: Any = None) -> Any:
     if dtype not in (None, False, torch.float32):
         use.refuse("softmax is not converted", dtype, "no dtype")
     function = nn.log_softmax if "log_softmax" in use.place else nn.softmax
-    return function(use.tensor(x), axis)
+    found = use.tensor(x)
+    return function(cast(found, "f32") if dtype else found, axis)
 
 
 @_operator("layer_norm")
@@ -366,7 +421,8 @@ def _matmul(use: Use, x: Any, y: Any) -> Any:
 
 @_operator("addmm")
 def _addmm(use: Use, bias: Any, x: Any, y: Any, beta: float = 1, alpha: float = 1) -> Any:
-    found = _matmul(use, x, y)
+    right = use.weight(y, y.tensor, "B") if isinstance(y, Known) else y
+    found = nn.product(use.tensor(x), right, type="f32")
     found = found if alpha == 1 else found * alpha
     return _add(use, found, bias, beta)
 
@@ -378,9 +434,24 @@ def _attention(
 ) -> Any:  # fmt: skip
     if dropout or enable_gqa:
         use.refuse("this attention is not imported", f"dropout {dropout}, gqa {enable_gqa}")
-    if is_causal:
-        use.refuse("causal attention is not imported", "is_causal=True", "a mask that is added")
-    return nn.attention(q, k, v, scale, None if mask is None else use.tensor(mask))
+    if is_causal:  # the first query sees the first key alone, also if there are more keys
+        queries, keys = (nn.arange(_shape(each)[-2]) for each in (q, k))
+        return nn.attention(q, k, v, scale, where(keys[None, :] <= queries[:, None], 0, -np.inf))
+    if mask is None:
+        return nn.attention(q, k, v, scale)
+    added = use.tensor(mask)
+    if isinstance(mask, Truth) or (isinstance(mask, Known) and mask.tensor.dtype == torch.bool):
+        added = where(added, 0, -np.inf)
+    depth = _shape(q)[-1]
+    if scale is None:
+        if isinstance(depth, Dim):
+            use.refuse("attention needs a scale", f"heads of {depth.name} columns")
+        scale = depth**-0.5
+    scores = nn.product(q, k.T, type="f32") * scale + added
+    powers = exponential.exp(scores - nn.max(scores, keepdims=True))
+    powers = cast(where(eq(scores, -np.inf), 0, powers), _type(v))
+    total = nn.sum(powers, keepdims=True)  # 0 for a query without keys, whose result is 0
+    return nn.product(powers, v, type="f32") * (1 / where(eq(total, 0), 1, total))
 
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -433,7 +504,7 @@ def _permute(use: Use, x: Any, axes: Sequence[int]) -> Any:
 def _transpose(use: Use, x: Any, one: int = -2, other: int = -1) -> Any:
     if isinstance(x, Known):
         return Known(x.tensor.transpose(one, other), x.name)
-    return x.swapaxes(one, other)
+    return use.tensor(x).swapaxes(one, other)
 
 
 @_operator("select.int")

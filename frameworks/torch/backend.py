@@ -97,11 +97,11 @@ def backend(
 
     Notes
     -----
-    A network computes a sub-graph in f32 that has two products or more, if no gradients are
-    recorded and each weight is used for 24 rows or more. Its weights are packed at the first call.
-    Each call reads the bytes of all weights, and compares a number of 64 bits that depends on them
-    with that of the packed weights. So any change of a weight is seen: PyTorch's operators compute
-    the call after it, and the next call packs again.
+    A network computes a sub-graph in f32, bf16 or f16 that has two products or more, if no
+    gradients are recorded and each weight is used for 24 rows or more. Its weights are packed at
+    the first call. Each call reads the bytes of all weights, and compares a number of 64 bits that
+    depends on them with that of the packed weights. So any change of a weight is seen: PyTorch's
+    operators compute the call after it, and the next call packs again.
 
     If ``torch._inductor.config.freezing`` is set, weights are constants of the graph: changes are
     not seen. Networks pack them at the first call, and layers when the graph is compiled.
@@ -119,7 +119,7 @@ def backend(
     whole = replace(graph, inputs, freezes=freezes) if joins else Replaced()
     served = serve(graph, freezes=freezes)
     record(served._replace(networks=whole.networks, apart=whole.apart))
-    if whole.networks and is_whole(graph):
+    if is_whole(graph):
         forward: Callable[..., Any] = graph.forward
         return forward
     return compile_fx(  # type: ignore[no-any-return]

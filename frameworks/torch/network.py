@@ -16,7 +16,7 @@ from tilewright.spec.network.tensor import Tensor
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
 
-from .aten import Known, Use, called
+from .aten import Known, Truth, Use, called, tensors_of
 from .packed import INPUT_TYPES
 
 
@@ -27,7 +27,8 @@ def network_of(
     """Return the network that a module computes, and the arrays of its weights.
 
     The module is exported by ``torch.export``, and its layers are read before PyTorch decomposes
-    them. Weights are copies: later changes of the module do not change them.
+    them. The network has the types of the module, and rounds where PyTorch rounds. Weights are
+    copies: later changes of the module do not change them.
 
     Parameters
     ----------
@@ -166,6 +167,8 @@ class _Import:
                     results = self._read(node.args[0])
         several = len(results) > 1 or not str(self.exported.call_spec.out_spec).startswith("*")
         for each in results:
+            if isinstance(each, Truth):
+                raise SpecError("a result is a tensor of booleans", got=each.value, hint=".float()")
             if not isinstance(each, Expression):
                 raise SpecError("a result is not computed of the inputs", got=type(each).__name__)
         used = set(every_node(results))
@@ -202,7 +205,8 @@ class _Import:
     def _called(self, node: Any) -> Any:
         given = self._read(node.args), self._read(dict(node.kwargs))
         place = f"{node.name!r} ({node.target})"
-        return called(str(node.target), Use(place, _source(node), self.constants), *given)
+        types = [each.dtype for each in tensors_of(node.meta.get("val"))]
+        return called(str(node.target), Use(place, _source(node), self.constants), *given, types)
 
     def _read(self, given: Any) -> Any:
         """Return arguments, with values in place of the nodes that compute them."""

@@ -174,16 +174,15 @@ def linear(
 
     ``weight`` is read as it is, without packing it first.
     """
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            return linear(x, weight, bias, activation)
     rows = rows_of(x, weight.shape[1])
-    out = torch.empty((len(rows), len(weight)), dtype=x.dtype, device="cpu")
+    out = x.new_empty((rows.shape[0], weight.shape[0]))
     ended = layer_epilogue(None if bias is None else LAYER_TYPES[x.dtype], activation)
     threads = 1 if torch.get_num_threads() == 1 else None
-    with torch.no_grad():
-        if bias is None:
-            matmul(rows, weight.t(), out, epilogue=ended, threads=threads)
-        else:
-            bias = bias.contiguous()
-            matmul(rows, weight.t(), out, epilogue=ended, threads=threads, bias=bias)
+    named = {} if bias is None else {"bias": bias.contiguous()}
+    matmul(rows, weight.t(), out, epilogue=ended, threads=threads, **named)
     return shaped_as(x, out)
 
 

@@ -183,12 +183,12 @@ static inline void tile1_1x8(const int16_t *a, const int16_t *b, uint8_t *restri
         _mm256_set1_epi32(0x0c080400)), _mm256_set1_epi64x(0x400000000))));
 }
 
-/* sums begin at 0 */
-static inline void sum_b_zero_1(int32_t *restrict out)
+/* sum b zeros 8 */
+static inline void sum_b_zeros_8(int32_t *restrict out)
 {
     BARRIER;
-    __m256i zero0 = _mm256_setzero_si256();
-    _mm256_storeu_si256((__m256i *)out, zero0);
+    __m256i zero = _mm256_setzero_si256();
+    _mm256_storeu_si256((__m256i *)out, zero);
 }
 
 /* sums of lines */
@@ -206,7 +206,7 @@ void gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu(const uint8_t *a, const int16_t 
 {
     {
         _Alignas(64) int32_t b_sums[8];
-        sum_b_zero_1(b_sums);
+        sum_b_zeros_8(b_sums);
         sum_b_stored_1((const int32_t *)(const void *)(b + 32), b_sums);
         {
             _Alignas(64) int16_t a_packed[32];

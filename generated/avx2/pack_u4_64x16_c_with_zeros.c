@@ -203,7 +203,7 @@ static inline void zeros_copy_16(const uint8_t *x, uint16_t *restrict out)
 
 void pack_u4_64x16_c_with_zeros(const uint8_t *q, const uint16_t *scales, const uint8_t *zeros, uint8_t *out)
 {
-    for (int64_t zp = 0; zp < 2; zp++) { /* padding */
+    for (int64_t zp = 0; zp < 2; zp++) {
         zeros_256(out + 256 * zp);
     }
     zeros_192(out + 512);

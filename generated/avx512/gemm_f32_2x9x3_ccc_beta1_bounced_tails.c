@@ -82,14 +82,12 @@ tilewright emit --target avx512 --name gemm_f32_2x9x3_ccc_beta1_bounced_tails -o
   --spec "Gemm(2, 9, 3, beta=1)"
  */
 
-/* zeros where 3 lines end */
-static inline void pack0_b_pad_3(float *restrict out)
+/* pack0 b zeros 16 */
+static inline void pack0_b_zeros_16(float *restrict out)
 {
     BARRIER;
     __m512 zero = _mm512_setzero_ps();
     _mm512_storeu_ps(out, zero);
-    _mm512_storeu_ps(out + 16, zero);
-    _mm512_storeu_ps(out + 32, zero);
 }
 
 /* pack0 b copy 3x9 */
@@ -223,7 +221,9 @@ void gemm_f32_2x9x3_ccc_beta1_bounced_tails(const float *a, const float *b, floa
 {
     {
         _Alignas(64) float b_packed[48];
-        pack0_b_pad_3(b_packed);
+        for (int64_t kp = 0; kp < 3; kp++) { /* pad */
+            pack0_b_zeros_16(b_packed + 16 * kp);
+        }
         pack0_b_copy_3x9(b, b_packed);
         tile2_2x9(a, b_packed, c);
     }

@@ -108,8 +108,8 @@ tilewright emit --target avx512 --name gemm_f32_2x9x4_ccc_row_max -o gemm_f32_2x
   --spec "Gemm(2, 9, 4, d='f32', outputs={'most': row_max(acc)})"
  */
 
-/* row_max of nothing */
-static inline void begin_row_max_tail(float *restrict out)
+/* begin row max fill 2 */
+static inline void begin_row_max_fill_2(float *restrict out)
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
     const __m512 start = _mm512_set1_ps((-1.0f / 0.0f));
@@ -212,7 +212,7 @@ static inline void tile1_2x9(const float *a, const float *b, float *restrict d, 
 
 void gemm_f32_2x9x4_ccc_row_max(const float *a, const float *b, float *d, float *most_)
 {
-    begin_row_max_tail(most_);
+    begin_row_max_fill_2(most_);
     tile1_2x9(a, b, d, most_);
 }
 

@@ -202,12 +202,12 @@ static inline void tile1_2x16(const int16_t *a, const int16_t *b, int32_t *restr
     _mm512_storeu_si512(d + 16, c1_0_s32);
 }
 
-/* sums begin at 0 */
-static inline void sum_b_zero_1(int32_t *restrict out)
+/* sum b zeros 16 */
+static inline void sum_b_zeros_16(int32_t *restrict out)
 {
     BARRIER;
-    __m512i zero0 = _mm512_setzero_si512();
-    _mm512_storeu_si512(out, zero0);
+    __m512i zero = _mm512_setzero_si512();
+    _mm512_storeu_si512(out, zero);
 }
 
 /* sums of lines */
@@ -225,7 +225,7 @@ void gemm_s8_2x16x4_ccc_packed_zero_point_and_scale(const int8_t *a, const int16
 {
     {
         _Alignas(64) int32_t b_sums[16];
-        sum_b_zero_1(b_sums);
+        sum_b_zeros_16(b_sums);
         sum_b_stored_1((const int32_t *)(const void *)(b + 64), b_sums);
         {
             _Alignas(64) int16_t a_packed[96];

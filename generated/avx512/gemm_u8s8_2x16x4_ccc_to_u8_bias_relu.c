@@ -223,12 +223,12 @@ static inline void convert_b_group_16(const int8_t *x, int16_t *restrict out)
     _mm512_storeu_si512((int32_t *)(void *)out, w_3);
 }
 
-/* sums begin at 0 */
-static inline void sum_b_zero_1(int32_t *restrict out)
+/* sum b zeros 16 */
+static inline void sum_b_zeros_16(int32_t *restrict out)
 {
     BARRIER;
-    __m512i zero0 = _mm512_setzero_si512();
-    _mm512_storeu_si512(out, zero0);
+    __m512i zero = _mm512_setzero_si512();
+    _mm512_storeu_si512(out, zero);
 }
 
 /* sums of lines */
@@ -252,7 +252,7 @@ void gemm_u8s8_2x16x4_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, uin
 {
     {
         _Alignas(64) int32_t b_sums[16];
-        sum_b_zero_1(b_sums);
+        sum_b_zeros_16(b_sums);
         sum_b_down_1(b, b_sums);
         {
             _Alignas(64) int16_t b_packed[96];

@@ -82,14 +82,12 @@ tilewright emit --target neon --name gemm_f32_2x9x3_ccc_beta1_bounced_tails -o \
   --spec "Gemm(2, 9, 3, beta=1)"
  */
 
-/* zeros where 3 lines end */
-static inline void pack0_b_pad_3(float *restrict out)
+/* pack0 b zeros 4 */
+static inline void pack0_b_zeros_4(float *restrict out)
 {
     BARRIER;
     float32x4_t zero = vdupq_n_f32(0);
     vst1q_f32(out, zero);
-    vst1q_f32(out + 12, zero);
-    vst1q_f32(out + 24, zero);
 }
 
 /* pack0 b copy 3x9 */
@@ -210,7 +208,9 @@ void gemm_f32_2x9x3_ccc_beta1_bounced_tails(const float *a, const float *b, floa
 {
     {
         _Alignas(64) float b_packed[36];
-        pack0_b_pad_3(b_packed + 8);
+        for (int64_t kp = 0; kp < 3; kp++) { /* pad */
+            pack0_b_zeros_4(b_packed + 12 * kp + 8);
+        }
         pack0_b_copy_3x9(b, b_packed);
         tile2_2x9(a, b_packed, c);
     }

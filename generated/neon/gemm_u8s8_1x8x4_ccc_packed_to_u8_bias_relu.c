@@ -209,13 +209,13 @@ static inline void tile1_1x8(const int8_t *a, const int8_t *b, uint8_t *restrict
         vmovn_s32(c0_1_u8)))), 0); (void)__builtin_memcpy(d + 4, &bits_, sizeof bits_); });
 }
 
-/* sums begin at 0 */
-static inline void sum_b_zero_2(int32_t *restrict out)
+/* sum b zeros 8 */
+static inline void sum_b_zeros_8(int32_t *restrict out)
 {
     BARRIER;
-    int32x4_t zero0 = vdupq_n_s32(0);
-    vst1q_s32(out, zero0);
-    vst1q_s32(out + 4, zero0);
+    int32x4_t zero = vdupq_n_s32(0);
+    vst1q_s32(out, zero);
+    vst1q_s32(out + 4, zero);
 }
 
 /* sums of lines */
@@ -237,7 +237,7 @@ void gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu(const uint8_t *a, const int8_t *
 {
     {
         _Alignas(64) int32_t b_sums[8];
-        sum_b_zero_2(b_sums);
+        sum_b_zeros_8(b_sums);
         sum_b_stored_2((const int32_t *)(const void *)(b + 64), b_sums);
         {
             _Alignas(64) int8_t a_packed[24];

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tilewright.errors import TilewrightError
-from tilewright.plan.formats.packed_b import ALIGNMENT
+from tilewright.plan.formats.layout import ALIGNMENT
 
 _WORD = ir.IntType(64)
 _POINTER = ir.IntType(8).as_pointer()

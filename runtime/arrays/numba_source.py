@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.errors import SpecError
-from tilewright.plan.formats.lookup import format_named
-from tilewright.plan.formats.packed_b import ALIGNMENT
+from tilewright.plan.formats.layout import ALIGNMENT
+from tilewright.plan.formats.named import format_named
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import MAX_SIZE, Dim, Joined, Size
 

@@ -419,8 +419,8 @@ def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:
 
 def peak_source(target: Target, types: Types) -> str:
     """Return the C text of all loops that measure a target's peak for A and B of ``types``."""
-    from tilewright.emit.render import render
     from tilewright.generate import VERSION
+    from tilewright.runtime.store.compiled import render
 
     return render(
         "peak/peak.c.j2",

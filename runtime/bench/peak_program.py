@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from tilewright.emit.render import render
 from tilewright.generate import VERSION
 from tilewright.runtime.build.toolchain import program_commands, versioned
 from tilewright.runtime.machine import host
+from tilewright.runtime.store.compiled import render
 
 from .peak import program_context, types_of
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from tilewright.emit.render import render
+from tilewright.runtime.store.compiled import render
 from tilewright.errors import ToolchainError
 from tilewright.isa.target import NEVER, Target
 from tilewright.runtime.machine.host import machine

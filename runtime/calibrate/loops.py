@@ -185,8 +185,8 @@ def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:
 
 def source(target: Target) -> str:
     """Return the C text of all loops that measure a target."""
-    from tilewright.emit.render import render
     from tilewright.generate import VERSION
+    from tilewright.runtime.store.compiled import render
 
     return render(
         "peak/calibrate.c.j2",

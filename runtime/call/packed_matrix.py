@@ -396,7 +396,7 @@ def _formats() -> dict[str, AnyFormat]:
 def _format(text: str) -> AnyFormat | None:
     known = _formats().get(text)
     if known is None:
-        from tilewright.plan.formats.lookup import format_named
+        from tilewright.plan.formats.named import format_named
 
         known = format_named(text)
         if known is not None:

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.emit.render import render
 from tilewright.isa.target import Target
 from tilewright.runtime.build.compilers import Compiler
 from tilewright.runtime.build.toolchain import compile_program
 from tilewright.runtime.machine.host import find_qemu, means
+from tilewright.runtime.store.compiled import render
 
 from .protocol import Alias, Placement, Process, ProcessEndedError, Request
 

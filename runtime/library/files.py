@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import get_args
 
 from tilewright.emit.layout import folded
-from tilewright.emit.render import render
 from tilewright.generate import VERSION
 from tilewright.runtime.build.compilers import Family as Compilers
 from tilewright.runtime.build.toolchain import exact_flags, flags_notes, source_flags
+from tilewright.runtime.store.compiled import render
 from tilewright.runtime.threads.build import PATIENCE
 from tilewright.targets import load
 

@@ -219,23 +219,31 @@ def library(
     made = _generated(name, held, found, jobs)
     told = _described(identity, held, found, made)
     filed = _filed(told)
-    files = {
-        choice.source(member): made[member, choice.rank].text
-        for member, choice in _pairs(held, found)
-    }
-    checks = selftest_files(told)
-    files |= texts(told, tuple(checks)) | checks
-    files["manifest.json"] = manifest(told, made, files, filed)
+    files = _files(told, made, filed)
     return Library(
         name=name,
         version=version,
         targets=tuple(each.name for each in found),
         kernels=tuple(each.name for each in held.members),
-        files=MappingProxyType(dict(sorted(files.items()))),
+        files=files,
         weights=MappingProxyType(filed),
         told=told,
         seconds=time.perf_counter() - begun,
     )
+
+
+def _files(
+    told: Described,
+    made: Mapping[tuple[str, int], Made],
+    filed: Mapping[str, PackedWeights],
+) -> Mapping[str, str]:
+    """Return the texts of all files by path, sorted."""
+    pairs = _pairs(told.held, told.choices)
+    files = {choice.source(member): made[member, choice.rank].text for member, choice in pairs}
+    checks = selftest_files(told)
+    files |= texts(told, tuple(checks)) | checks
+    files["manifest.json"] = manifest(told, made, files, filed)
+    return MappingProxyType(dict(sorted(files.items())))
 
 
 def _described(

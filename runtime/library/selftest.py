@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.emit.layout import folded
-from tilewright.emit.render import render
 from tilewright.generate import VERSION
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.bound_sizes import Array, strided
@@ -23,6 +22,7 @@ from tilewright.runtime.harness import Argument, Block, Output, Run, block_of, o
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.reference.arguments import Sample, gain, matrices_in, sample
 from tilewright.runtime.reference.verify import right_results
+from tilewright.runtime.store.compiled import render
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, parts_of

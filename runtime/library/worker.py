@@ -10,16 +10,14 @@ import sys
 from multiprocessing.connection import Connection
 
 from tilewright.errors import TilewrightError
+from tilewright.runtime.store.compiled import keep_templates
 
 from .sources import make
 
 
 def serve(connection: Connection) -> None:
     """Generate a C file for each order that arrives, until the connection is closed."""
-    from tilewright.emit.render import keep_compiled
-    from tilewright.runtime.store.compiled import CompiledTemplates
-
-    keep_compiled(CompiledTemplates())
+    keep_templates()
     while True:
         try:
             order = connection.recv()

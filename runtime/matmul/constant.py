@@ -134,7 +134,7 @@ class PackedB(NamedTuple):
             return None
         if self.type == accumulator(self.a, self.type) and self.math is None:
             return None
-        from tilewright.plan.formats.packed_b import packed_format_named
+        from tilewright.plan.formats.layout import packed_format_named
 
         form = packed_format_named(self.matrix.format)
         assert form is not None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.runtime.machine.host import identify
 from tilewright.runtime.store import cache as store
+from tilewright.runtime.store.collector import uncollected
 from tilewright.runtime.store.folders import cache_directory
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def _fact(root: Path, found: Callable[..., int], target: str, *types: str) -> in
     key = store.key(found.__name__, target, *types)
 
     def write(folder: Path) -> Mapping[str, Any]:
-        (folder / _FILE).write_text(str(found(target, *types)), encoding="utf-8")
+        with uncollected():
+            fact = found(target, *types)
+        (folder / _FILE).write_text(str(fact), encoding="utf-8")
         return {"library": _FILE, "source": _FILE}
 
     entry = store.lookup(key) or store.publish(key, write)

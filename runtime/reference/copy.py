@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.isa.target import Target
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import copied_format
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.spec.dtypes import DTYPES

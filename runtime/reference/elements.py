@@ -7,7 +7,7 @@ from math import sqrt
 
 import numpy as np
 
-from tilewright.plan.formats.packed_b import packed_format_named
+from tilewright.plan.formats.layout import packed_format_named
 from tilewright.runtime.arrays.elements import INTEGERS, encode
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.spec.dtypes import DTYPES

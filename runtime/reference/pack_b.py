@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from tilewright.isa.target import Target
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import format_of
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.runtime.arrays.dtypes import accepts
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.call.bound_sizes import Array

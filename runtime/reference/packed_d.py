@@ -8,8 +8,8 @@ import numpy as np
 
 from tilewright.errors import VerificationError
 from tilewright.isa.target import Target
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import format_of_d, packing_of_d
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.formats.quantized_a import QuantizedRows
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.bound_sizes import Array

@@ -41,6 +41,9 @@ class Verification:
         Allowed error of that element.
     cases : int
         Number of cases.
+    unsure : float
+        Share of the output's elements that were not compared, because they may have any value: for
+        example the quotient of two sums that may both be 0.
 
     Examples
     --------
@@ -52,6 +55,7 @@ class Verification:
     max_error: float
     bound: float
     cases: int
+    unsure: float = 0.0
 
 
 def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
@@ -62,14 +66,16 @@ def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
     |B| + |beta| |C|)``, elementwise. The epilogue and the output's own rounding add to that bound.
     Before the call, outputs that are not read are filled with 1 bits. The call must not change
     inputs, nor the memory around the output's elements. If sizes are known only at the call,
-    further cases have the smallest and largest sizes, and a K of 0.
+    further cases have the smallest and largest sizes, and a K of 0. If the bounds of a deep network
+    exclude too little, they are those of ``Likely``.
     """
-    worst, allowed = 0.0, 0.0
+    worst, allowed, unsure, compared = 0.0, 0.0, 0, 0
     for case in cases_of(kernel, cases, seed):
         error, bound = case.run(kernel)
+        unsure, compared = unsure + case.unsure, compared + case.elements
         if error >= worst:
             worst, allowed = error, bound
-    return Verification(worst, allowed, cases)
+    return Verification(worst, allowed, cases, unsure / max(compared, 1))
 
 
 def cases_of(kernel: Sampled, cases: int, seed: int) -> Iterator[Case]:
@@ -88,6 +94,16 @@ class Case:
     def __init__(self, kernel: Sampled, held: Sample, title: str) -> None:
         self.held, self.title = held, f"{title}, sizes {dict(held.sizes)}"
         self.right = right_results(kernel.spec, kernel.isa, kernel.signature, held)
+
+    @property
+    def elements(self) -> int:
+        """The number of elements of all outputs."""
+        return sum(one.values.value.size for one in self.right.values())
+
+    @property
+    def unsure(self) -> int:
+        """The number of elements that may have any value."""
+        return sum(int(np.count_nonzero(one.values.unsure)) for one in self.right.values())
 
     def run(self, kernel: Sampled) -> tuple[float, float]:
         """Run ``kernel``; return its largest error and the bound, or raise VerificationError.

@@ -12,7 +12,9 @@ import sys
 from contextlib import suppress
 from importlib.util import cache_from_source
 from pathlib import Path
+from typing import Any
 
+from .collector import uncollected
 from .shelf import TEMPLATES, Shelf
 
 _DIGEST = hashlib.sha256().digest_size
@@ -50,6 +52,22 @@ class CompiledTemplates:
             part.replace(path)
         except (OSError, NotImplementedError):
             self.shelf.write(name, data)
+
+
+def keep_templates() -> None:
+    """Keep the bytecode of all templates that this process compiles from now on."""
+    with uncollected():
+        from tilewright.emit.render import keep_compiled
+
+    keep_compiled(CompiledTemplates())
+
+
+def render(template: str, **context: Any) -> str:
+    """Return the text of ``templates/<template>``; the bytecode of the template is kept."""
+    keep_templates()
+    from tilewright.emit.render import render as rendered
+
+    return rendered(template, **context)
 
 
 def _digest(name: str, data: bytes) -> bytes:

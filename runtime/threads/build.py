@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.emit.render import render
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.machine.threadpools import LIBRARY
+from tilewright.runtime.store.compiled import render
 from tilewright.settings import THREADS
 from tilewright.targets import load
 

@@ -107,17 +107,6 @@ def told() -> tuple[Told, str] | None:
     return Told(*map(int, words)), backend.string(path).decode(errors="replace")
 
 
-def quota_in_c(root: Path, listed: Path) -> int:
-    """Return the CPUs of a quota as the C library reads it; 0 if there is none.
-
-    The arguments and the result are those of ``runtime.machine.quota.quota``.
-    """
-    found = functions()
-    assert found is not None, "the library is built"
-    texts = [np.frombuffer(bytes(path) + b"\0", np.uint8) for path in (root, listed)]
-    return int(found["tw_threads_quota"](*map(address, texts)))
-
-
 def _ask(found: dict[str, Any]) -> None:
     """Pass TILEWRIGHT_THREADS and OMP_NUM_THREADS to the C library."""
     said = settings()

@@ -15,8 +15,9 @@ from support.products.packed import forged
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, SpecError
-from tilewright.plan.formats.lookup import format_named, format_of
-from tilewright.plan.formats.packed_b import PackedFormat
+from tilewright.plan.formats.layout import PackedFormat
+from tilewright.plan.formats.lookup import format_of
+from tilewright.plan.formats.named import format_named
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.machine.host import resolve
 

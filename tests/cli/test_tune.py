@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,6 +67,28 @@ def _check_report(text: str) -> None:
         assert part in words
     assert "http" not in "".join(node.get("src", "") + node.get("href", "") for node in page.iter())
     assert len(page.findall(".//{http://www.w3.org/2000/svg}svg")) == 4
+
+
+def test_networks_are_tuned_too(run: Run, tmp_path: Path, database: Database) -> None:
+    """One that has a winner is not tuned again."""
+    weights = {"a": tw.Tensor("f32", (8, 32)), "b": tw.Tensor("f32", (32, 4))}
+    layers = tw.network(lambda x, w: tw.relu(x @ w.a) @ w.b)
+    spec = layers.of(x=tw.Tensor("f32", (tw.dim("rows"), 8)), w=weights)
+    blocks = tw.Stages(tw.Stage("a b", rows=8))
+    subject = tuning_subject(spec, host.resolve("host").name)
+    database.put([replace(one, subject=subject, code=repr(spec), schedule=schedule)
+                  for one, schedule in zip(database.results(database.winners()[0].subject),
+                                           (tw.Schedule(), blocks), strict=False)])  # fmt: skip
+    database.crown(Winner(subject, blocks, repr(spec), 1.2, 0.02, 0.1, 10.2, "cc 1", "0", 1e9))
+    (tmp_path / "list.txt").write_text(f"{spec!r}  # printed\n")
+    report = tmp_path / "r.html"
+    words = ("tune", "--file", str(tmp_path / "list.txt"), "--search", "ranked")
+    said = " ".join(run(*words, "--report", str(report)).stdout.split())
+    assert "network of x (rows, 8), 2 weights" in said and "Stages(Stage('a b', rows=8))" in said
+    page = "".join(ET.fromstring(report.read_text().partition("\n")[2]).itertext())
+    assert "blocks    8 rows at a time: stages 0 to 1" in page and "the ranking" in page
+    (found,) = json.loads(run("tune", "--spec", repr(spec), "--search", "ranked", "--json").stdout)
+    assert found["winner"]["schedule"]["stages"][0]["rows"] == 8
 
 
 def test_a_winner_has_one_figure(run: Run, tmp_path: Path, database: Database) -> None:

@@ -97,6 +97,50 @@ def test_results_are_near_those_of_the_module(name: str) -> None:
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6)
 
 
+def gated() -> nn.Module:
+    def layer(m: Any, x: Any) -> Any:
+        y = m.norm(x)
+        return x + m.down(nn.functional.silu(m.gate(y)) * m.up(y))
+
+    return Function(
+        layer, gate=nn.Linear(16, 24), up=nn.Linear(16, 24), down=nn.Linear(24, 16),
+        norm=nn.RMSNorm(16),
+    )  # fmt: skip
+
+
+class Masked(nn.Module):  # type: ignore[misc]
+    """Attention whose mask of booleans is a buffer; the third query has no key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(16, 16)
+        self.register_buffer("seen", torch.tril(torch.ones(9, 9, dtype=torch.bool)))
+        self.register_buffer("rows", (torch.arange(9) != 2)[:, None])
+
+    def forward(self, x: Any) -> Any:
+        seen = self.seen & self.rows
+        return self.out(nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=seen))
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [(gated, torch.bfloat16), (Masked, torch.bfloat16), (gated, torch.float16),
+     (lambda: nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0), torch.bfloat16)],
+)  # fmt: skip
+def test_low_precision_is_as_near_to_float64_as_the_module(make: Any, dtype: Any) -> None:
+    torch.manual_seed(0)
+    module, x = make().eval().to(dtype), torch.randn(9, 16).to(dtype)
+    network, weights = tt.network_of(module, x)
+    net = tw.compile(network)
+    found = net(x, net.pack(weights))
+    kept = {str(array.dtype) for array in weights.values()}
+    assert kept <= {str(dtype).removeprefix("torch."), "float32"} and found.dtype == dtype
+    with torch.no_grad():
+        plain, right = module(x), module.double()(x.double())
+    ours, theirs = ((each.double() - right).square().mean() for each in (found, plain))
+    assert ours <= 1.3 * theirs
+
+
 def test_weights_are_copies_under_the_names_of_the_module() -> None:
     module = mlp().eval()
     network, weights = tt.network_of(module, torch.ones(2, 7))
@@ -118,6 +162,8 @@ def test_weights_are_copies_under_the_names_of_the_module() -> None:
         (lambda: Function(lambda m, x: x if x.sum() > 0 else -x), (2, 3), None, "torch.export"),
         (lambda: nn.BatchNorm1d(3).train(), (2, 3), None, "networks are not trained"),
         (lambda: Function(lambda m, x: torch.ones(3)), (2, 3), None, ""),
+        (lambda: Function(lambda m, x: x > 0), (2, 3), None, "a tensor of booleans"),
+        (lambda: Function(lambda m, x: (x > 0) + (x < 1)), (2, 3), None, "are not added"),
     ],
 )  # fmt: skip
 def test_what_no_network_can_be_is_refused(make: Any, example: Any, wanted: Any, says: str) -> None:

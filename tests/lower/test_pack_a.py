@@ -12,7 +12,8 @@ from support.products.interpreted import Interpreted
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
-from tilewright.plan.formats.lookup import format_named, format_of_a
+from tilewright.plan.formats.lookup import format_of_a
+from tilewright.plan.formats.named import format_named
 from tilewright.plan.formats.quantized_a import rows_format
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.arguments import samples

@@ -15,8 +15,8 @@ from tilewright.errors import ScheduleError, SpecError
 from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
 from tilewright.ir.ops import Load, Store
 from tilewright.isa.target import Target
+from tilewright.plan.formats.layout import PackedFormat, packed_format_named
 from tilewright.plan.formats.lookup import format_of, plain_format
-from tilewright.plan.formats.packed_b import PackedFormat, packed_format_named
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.runtime.machine.host import resolve

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.machine import host
 from tilewright.runtime.machine.quota import quota
-from tilewright.runtime.threads.process import quota_in_c
+from tilewright.runtime.threads.process import functions
 
 V1 = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 #: The file that lists the process's groups, the files below the root, and the quota.
@@ -56,6 +58,14 @@ CASES: dict[str, tuple[str, dict[str, str], int | None]] = {
     "no numbers": ("0::/\n", {"cpu.max": ""}, None),
     "no colons": ("nothing\n0\n\n0::\n", {"cpu.max": "200000 100000"}, 2),
 }  # fmt: skip
+
+
+def quota_in_c(root: Path, listed: Path) -> int:
+    """The CPUs of a quota as the C library reads it; 0 if there is none."""
+    found = functions()
+    assert found is not None, "the library is built"
+    texts = [np.frombuffer(bytes(path) + b"\0", np.uint8) for path in (root, listed)]
+    return int(found["tw_threads_quota"](*map(address, texts)))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -79,6 +79,19 @@ def test_what_a_loop_does_not_change_stays_where_all_that_a_trip_touches_fits() 
         assert work(nest).total == 10
 
 
+def test_a_nest_is_estimated_once_for_each_cache() -> None:
+    first, second = (Lines(size * KIB, 64, places=False) for size in (1, 512))
+    body = Piece({"b": flat(4 * KIB)}, Cycles({"x": 1.0}))
+    nests = [Repeat(trips, frozenset(), body, body.regions) for trips in (3, 5)]
+    moved = [passing(nest, cache) for nest in nests for cache in (first, second)]
+    assert [each["b"] / KIB for each in moved] == [12, 4, 20, 4]
+    again = [passing(nest, cache) for nest in nests for cache in (first, second)]
+    assert all(one is other for one, other in zip(moved, again, strict=True))
+    other = replace(nests[0], trips=7)
+    assert (passing(other, first)["b"], work(other).total) == (28 * KIB, 7)
+    assert nests[0] == Repeat(3, frozenset(), body, body.regions)
+
+
 def test_neighbours_that_share_lines_bring_them_once() -> None:
     body = Piece({"b": Region(8, 16, 4160)}, Cycles())
     nest = Repeat(4, frozenset("b"), body, {"b": Region(8, 64, 4160)})
@@ -173,6 +186,13 @@ def test_the_numbers_of_the_core_decide() -> None:
     plan = plan_for(Gemm(64, 64, 64), Schedule(), replace(target, core=slow))
     assert estimate(plan, {}).bound == "L2"
     assert estimate(plan, {}, cold=True).bound == "memory"
+
+
+def test_threads_cut_panels_that_are_not_as_many_as_they_are() -> None:
+    spec, target = Gemm(509, 24, 400, b=Packed("f32", nb=8)), resolve("avx2+zen4")
+    plan = plan_for(spec, Schedule(loops="NMk", threads=2), target)
+    one, two = (estimate(plan, {}, threads=threads).cycles for threads in (1, 2))
+    assert 0.5 < two / one < 0.6, "a thread does one and a half of three panels"
 
 
 def test_sizes_of_the_call_are_given_or_nominal() -> None:

@@ -18,7 +18,7 @@ from support.products.packed import DTYPES, convert
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
 from tilewright.generate import Request, generate
-from tilewright.plan.formats.lookup import format_named
+from tilewright.plan.formats.named import format_named
 from tilewright.plan.formats.quantized_b import QuantizedFormat, quantized_format
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.machine.host import resolve

@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
-from tilewright.plan.formats.lookup import format_named
+from tilewright.plan.formats.named import format_named
 from tilewright.plan.formats.quantized_b import QuantizedFormat, quantized_format
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import quantized_bytes

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright import nn
 from tilewright.errors import ArgumentError, VerificationError
+from tilewright.runtime.reference.network import expected_of
 from tilewright.runtime.reference.verify import cases_of, verify
 from tilewright.spec.gemm import Gemm
 
@@ -122,3 +124,29 @@ def test_verify_tries_the_edges_of_sizes(spec: Any, leaves: Any, beta: Any) -> N
 
 def test_fixed_sizes_have_no_edges(kernel: tw.Kernel) -> None:
     assert len(list(cases_of(kernel, 2, seed=0))) == 2
+
+
+def _deep(x: Any, w: Any) -> Any:
+    q, k, v = nn.heads(nn.linear(x, w.qkv), 2, parts=3)
+    y = nn.layer_norm(x + nn.linear(nn.merge(nn.softmax(q @ k.swapaxes(-1, -2)) @ v), w.o))
+    return nn.layer_norm(y + nn.linear(tw.gelu_erf(nn.linear(y, w.up)), w.down))
+
+
+def test_bounds_of_a_deep_network_exclude_wrong_results() -> None:
+    """Bounds for all roundings would allow any number after the second normalization."""
+    sizes = {"qkv": (24, 72), "o": (24, 24), "up": (24, 96), "down": (96, 24)}
+    weights = {key: tw.Tensor("f32", size) for key, size in sizes.items()}
+    spec = tw.network(_deep).of(x=tw.Tensor("f32", (tw.dim("rows"), 24)), w=weights)
+    rng = np.random.default_rng(0)
+    given = {w.name: rng.standard_normal(w.shape) / 5 for w in spec.weights}
+    x = rng.standard_normal((9, 24))
+    arrays = {name: array.astype(np.float32) for name, array in {"x": x, **given}.items()}
+    (right,) = expected_of(spec, arrays, {"rows": 9}).values()
+    exact = right.values.value
+    assert not right.values.unsure.any()
+    for off in (-3e-6, 3e-6):
+        assert not right.wrong((exact + off * rng.random(exact.shape)).astype(np.float32)).any()
+    assert right.wrong((exact + 0.01).astype(np.float32)).all()
+    found = tw.compile(spec).verify(cases=2)
+    assert found.unsure == 0
+    assert 0 < found.max_error < found.bound < 0.05

@@ -45,6 +45,10 @@ def test_functions_of_numpy_are_those_of_tilewright() -> None:
                 x=matrix())  # fmt: skip
     ours = of(lambda x: tw.where(tw.tanh(x) > 0, x, nn.max(x, keepdims=True)), x=matrix())
     assert theirs == ours
+    fixed = tw.Tensor("f32", (ROWS, 6))
+    theirs = of(lambda x: NUMPY.stack(NUMPY.split(NUMPY.clip(x, -1, 1), 2, axis=1)), x=fixed)
+    ours = of(lambda x: nn.concat([half[None] for half in nn.split(tw.clip(x, -1, 1), 2)]), x=fixed)
+    assert theirs == ours
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_nodes_are_immutable() -> None:
     with pytest.raises((AttributeError, TypeError)):
         BIAS.name = "other"  # type: ignore[misc]
     with pytest.raises((AttributeError, TypeError)):
-        acc.other = 1  # type: ignore[attr-defined]
+        acc.other = 1
 
 
 @pytest.mark.parametrize(

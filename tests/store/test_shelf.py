@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.emit import render
+from tilewright.runtime.call import dispatch_build
 from tilewright.runtime.store import cache
 from tilewright.runtime.store.compiled import CompiledTemplates
 from tilewright.runtime.store.shelf import TEMPLATES, Shelf
@@ -97,6 +98,7 @@ def files(folder: Path) -> list[Path]:
 
 def test_templates_are_compiled_once(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tw.compile(tw.Gemm(2, 2, 2), target="scalar")
+    dispatch = dispatch_build.source()
     assert len(files(anew)) > 5
 
     def never(*_: object, **__: object) -> None:
@@ -104,6 +106,8 @@ def test_templates_are_compiled_once(anew: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(jinja2.Environment, "compile", never)
     assert tw.compile(tw.Gemm(2, 2, 3), target="scalar").source
+    render._compiled.shelf = None
+    assert dispatch_build.source() == dispatch
     for path in files(anew):
         path.write_bytes(b"altered" * 20)
     with pytest.raises(AssertionError, match="compiled again"):

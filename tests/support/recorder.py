@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.plan.formats.packed_b import PackedFormat
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.call import dispatch

@@ -3,7 +3,8 @@
 Tiles share a configuration as long as the shapes of all their matrices fit the unit's registers. If
 one configuration suffices for the kernel, it is loaded once. Otherwise it is loaded before each
 loop that uses it. If it depends on sizes of the call, it is loaded inside the loop that runs only
-if such rows exist.
+if such rows exist. A network keeps one configuration: it is loaded again after each loop or
+condition that needs another one.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ from tilewright.symbolic import slots
 Shape = tuple[Expr, int]
 
 
-def configured(program: Program) -> Program:
-    """Return ``program`` with configurations and the numbers of its tiles' matrix registers."""
+def configured(program: Program, *, keeps: bool = False) -> Program:
+    """Return ``program`` with configurations and the numbers of its tiles' matrix registers.
+
+    If it ``keeps`` one, that is the first that does not depend on sizes of the call.
+    """
     found: list[Configuration] = []
     tiles: list[TileProgram] = []
     uses: dict[str, int] = {}
@@ -47,9 +51,11 @@ def configured(program: Program) -> Program:
     if not found:
         return program
     nest = program.nest
-    if len(found) > 1 or not found[0].fixed or any(map(_parallel, nest)):
-        nest = _Placer(found, uses).place(nest, None)[0]
-    return replace(program, nest=nest, tiles=tuple(tiles), configurations=tuple(found))
+    kept = next((i for i, each in enumerate(found) if each.fixed), None) if keeps else None
+    if kept is not None or len(found) > 1 or not found[0].fixed or any(map(_parallel, nest)):
+        nest = _Placer(found, uses, kept).place(nest, kept)[0]
+    made = replace(program, nest=nest, tiles=tuple(tiles), configurations=tuple(found))
+    return replace(made, kept=kept)
 
 
 def _registers(tile: TileProgram) -> list[MatrixRegister]:
@@ -101,10 +107,16 @@ def _parallel(node: NestNode) -> bool:
 
 
 class _Placer:
-    """Inserts changes of the configuration before the nodes that need them."""
+    """Inserts changes of the configuration before the nodes that need them.
 
-    def __init__(self, configurations: Sequence[Configuration], uses: Mapping[str, int]) -> None:
-        self.configurations, self.uses = configurations, uses
+    The configuration ``kept`` is loaded at the beginning and at the end of each body, unless it is
+    None.
+    """
+
+    def __init__(
+        self, configurations: Sequence[Configuration], uses: Mapping[str, int], kept: int | None
+    ) -> None:
+        self.configurations, self.uses, self.kept = configurations, uses, kept
 
     def place(
         self, nodes: Sequence[NestNode], loaded: int | None
@@ -120,14 +132,23 @@ class _Placer:
                 continue
             index = needed.pop()
             if needed or _parallel(node) or self._guarded(node, index):
-                placed.append(self._within(node, loaded))
-                loaded = None
+                placed += self._back(loaded)
+                placed.append(self._within(node, loaded if self.kept is None else self.kept))
+                loaded = self.kept
                 continue
             if loaded != index:
                 placed.append(Configure(index, self.configurations[index]))
             placed.append(node)
             loaded = index
+        if self.kept is not None:
+            placed += self._back(loaded)
+            loaded = self.kept
         return tuple(placed), loaded
+
+    def _back(self, loaded: int | None) -> Iterator[Configure]:
+        """Yield the change back to the configuration that is kept, if another one is loaded."""
+        if self.kept is not None and loaded != self.kept:
+            yield Configure(self.kept, self.configurations[self.kept])
 
     def _needed(self, node: NestNode) -> Iterator[int]:
         for each in walk((node,)):
@@ -149,7 +170,7 @@ class _Placer:
         """Return ``node`` with changes inside. Nothing is known to be loaded when a loop body
         begins.
         """
-        begin = None if isinstance(node, BlockLoop) else loaded
+        begin = self.kept if isinstance(node, BlockLoop) else loaded
 
         def placed(body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
             nonlocal begin

@@ -47,7 +47,7 @@ class Visit:
         # Without columns no trip fills registers: the partial results are those of the buffer.
         part = self.groups > 1 or self.tail != 0 or plan.cols == 0
         self.buffered = bool(each.reductions) and part
-        self.ahead = plan.matrices if plan.prefetching == number else ()
+        self.ahead = plan.far if plan.prefetching == number else ()
         self.pieces = 0
 
     def run(self) -> None:

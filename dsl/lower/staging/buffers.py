@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
 from tilewright.elementwise.reductions import OUTPUTS
-from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, of_batch
-from tilewright.ir.ops import (
-    Parameter,
-    Splat,
-    TileProgram,
-)
-from tilewright.ir.values import Register
-from tilewright.isa.vector import Vector
-from tilewright.lower.vectors import filled, known, over_vectors
+from tilewright.ir.nest import Argument, BlockLoop, Name, NestNode, Selected, of_batch
+from tilewright.ir.ops import TileProgram
+from tilewright.lower.move import MoveNest
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import format_of_a
-from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Problem, Staging
+from tilewright.plan.routines.copy import filling, staged_move
 from tilewright.spec.operands import Packed as PackedSpec
 from tilewright.spec.signature import symbol_of
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol
+from tilewright.symbolic import ZERO, div, mod, symbol
 
 from .block_sums import TOTALS, sum_blocks
-from .conversion import Conversion
-from .convert_groups import conversion_nest
-from .line_sums import VECTORS, LineSums, sums_nest
+from .convert import ConversionNest
+from .line_sums import LineSums, sums_nest
 from .quantize import quantization_of, quantize_rows
 
 
@@ -54,17 +48,18 @@ def convert(plan: Plan, name: str) -> Filled:
     packed = plan.staging.operands[name]
     count = plan.problem.matrices
     elements = packed.strides["b"] * count
-    conversion = conversion_of(plan.staging, name, plan.staging.sources[name], packed)
-    conversion = whole_steps(plan.staging, conversion, plan.problem.sizes["k"])
-    conversion = replace(conversion, shared=plan.shared)
-    return _filled(plan.staging, conversion, dict(plan.problem.sizes), ZERO, elements)
+    sizes, source = plan.problem.sizes, plan.staging.sources[name]
+    nest = conversion_of(
+        plan.staging, source, packed, sizes, (ZERO, _of_batch(plan.staging, packed))
+    )
+    nest.zero_groups, nest.shared = zero_groups(plan.staging, sizes["k"]), plan.shared
+    return _filled(plan.staging, source, packed, nest, elements)
 
 
-def whole_steps(staging: Staging, conversion: Conversion, depth: Expr) -> Conversion:
-    """Return ``conversion``, extended by K groups of zeros that complete the last step of K."""
+def zero_groups(staging: Staging, depth: Expr) -> Expr:
+    """Return the number of K groups of zeros that complete the last step of K."""
     group = staging.product.group
-    groups = div(depth + (group - 1), group)
-    return replace(conversion, zero_groups=whole_groups(depth, staging.product) - groups)
+    return whole_groups(depth, staging.product) - div(depth + (group - 1), group)
 
 
 def quantize(staging: Staging) -> tuple[Filled, ...]:
@@ -96,11 +91,12 @@ def copy_tail(staging: Staging, name: str) -> Filled:
     """
     source, packed = staging.operands[name], staging.operands[f"{name}_tail"]
     tail = mod(staging.problem.sizes["k"], staging.product.depth)
-    extents = dict(staging.problem.sizes) | {"k": tail}
-    conversion = replace(conversion_of(staging, name, source, packed), prefix=f"copy_{name}_tail_")
+    extents = {**staging.problem.sizes, "k": tail}
     first = (staging.problem.sizes["k"] - tail) * source.strides["k"]
-    count = staging.problem.matrices
-    return _filled(staging, conversion, extents, first, packed.strides["b"] * count)
+    nest = conversion_of(staging, source, packed, extents, (first, _of_batch(staging, packed)))
+    nest.prefix = f"copy_{name}_tail_"
+    elements = packed.strides["b"] * staging.problem.matrices
+    return _filled(staging, source, packed, nest, elements)
 
 
 def convert_lines(
@@ -112,39 +108,47 @@ def convert_lines(
     their number. The first row or column is written ``place`` elements after the buffer's start.
     """
     source, packed, line = staging.sources[name], staging.operands[name], LINE[name]
-    extents = dict(staging.problem.sizes) | {line: Integer(lines[1]), "k": part[1]}
+    extents = {line: Integer(lines[1]), "k": part[1]}
     first = lines[0] * source.strides[line] + part[0] * source.strides["k"]
     at = (first, place + part[0] * packed.strides["k"])
-    nodes, tiles = conversion_nest(conversion_of(staging, name, source, packed), extents, at)
-    return nodes, tuple(tiles.values())
+    nest = conversion_of(staging, source, packed, extents, at)
+    return tuple(nest.moves()), tuple(nest.tiles.values())
 
 
-def conversion_of(staging: Staging, name: str, source: Operand, packed: Operand) -> Conversion:
-    """Return how operand ``name`` is converted from ``source`` to ``packed``."""
-    return Conversion(
-        target=staging.problem.target,
-        source=source,
-        packed=packed,
-        line=LINE[name],
-        k_group=staging.product.group,
-        shift=staging.product.shifts[name],
-        lanes=staging.converted,
-        slots=tuple(slot for slot, _ in staging.problem.spec.runtime_sizes()),
-        prefix=f"convert_{name}_",
-        zero_row_tails=staging.problem.dot,
-        type="" if packed.type == source.rounded else source.rounded,
-    )
+def conversion_of(
+    staging: Staging,
+    source: Operand,
+    packed: Operand,
+    extents: Mapping[str, Expr],
+    first: tuple[Expr, Expr],
+) -> ConversionNest:
+    """Return the loops that convert a matrix of size ``extents`` from ``source`` to ``packed``.
+
+    ``first`` has its first element in both.
+    """
+    name, problem, product = source.name, staging.problem, staging.product
+    line = LINE[name]
+    rounded = "" if packed.type == source.rounded else source.rounded
+    move = staged_move(
+        problem.target, source, packed, line, (extents[line], extents["k"]),
+        rounded=rounded, group=product.group, shift=product.shifts[name], lanes=staging.converted,
+        slots=tuple(slot for slot, _ in problem.spec.runtime_sizes()),
+    )  # fmt: skip
+    overlaps = product.group == 1 and not problem.dot
+    return ConversionNest(move, prefix=f"convert_{name}_", first=first, overlaps=overlaps)
 
 
 def _filled(
-    staging: Staging, conversion: Conversion, extents: dict[str, Expr], first: Expr, elements: Expr
+    staging: Staging, source: Operand, packed: Operand, nest: ConversionNest, elements: Expr
 ) -> Filled:
-    """Return the conversion of all matrices of a batch, each from element ``first`` on."""
-    source, packed = conversion.source, conversion.packed
-    at = (first, packed.strides["b"] * symbol("i") if staging.problem.batch else ZERO)
-    nodes, tiles = conversion_nest(conversion, extents, at)
-    every = _each(staging, source, nodes)
-    return Filled(packed, elements + margin(staging), every, tuple(tiles.values()))
+    """Return the conversion of all matrices of a batch."""
+    nodes = _each(staging, source, tuple(nest.moves()))
+    return Filled(packed, elements + margin(staging), nodes, tuple(nest.tiles.values()))
+
+
+def _of_batch(staging: Staging, packed: Operand) -> Expr:
+    """Return the first element of a matrix of the batch in a buffer."""
+    return packed.strides["b"] * symbol("i") if staging.problem.batch else ZERO
 
 
 def margin(staging: Staging) -> int:
@@ -207,31 +211,8 @@ def sum_lines(staging: Staging, name: str) -> Filled:
 def begin(problem: Problem, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """Return nodes and tiles that set output ``name`` to the start value of its reduction."""
     fn = dict(problem.spec.outputs)[name].fn
-    vector = problem.target.of("f32")[0]
-    tiles: list[TileProgram] = []
-
-    def called(at: Expr, vectors: int, tail: Expr | None) -> Call:
-        tiles.append(_begin_tile(problem, vector, fn, vectors, tail))
-        return Call(tiles[-1].name, (Argument(Name(symbol_of(name)), at),))
-
-    nodes = tuple(over_vectors(problem.sizes["m"], vector.lanes, VECTORS, called))
-    return nodes, tuple(tiles)
-
-
-def _begin_tile(
-    problem: Problem, vector: Vector, fn: str, vectors: int, tail: Expr | None
-) -> TileProgram:
-    start = Splat(Register("start", vector), float(OUTPUTS[fn].start))
-    ops = filled(start, (index * vector.lanes * ONE for index in range(vectors)), known(tail))
-    slots = [slot for slot, _ in problem.spec.runtime_sizes()]
-    return TileProgram(
-        name=f"begin_{fn}_{'tail' if tail is not None else vectors}",
-        element="f32",
-        parameters=(
-            Parameter("out", "out"),
-            *(Parameter(slot, "size") for slot in sizes_used(ops, slots)),
-        ),
-        body=ops,
-        end=(),
-        summary=f"{fn} of nothing",
-    )
+    out = Name(symbol_of(name))
+    nest = MoveNest(filling(problem.target, out, "f32", problem.slots), prefix=f"begin_{fn}_")
+    start = float(OUTPUTS[fn].start)
+    nodes = tuple(nest.fill(Argument(out, ZERO), problem.sizes["m"], start))
+    return nodes, tuple(nest.tiles.values())

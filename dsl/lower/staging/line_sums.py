@@ -31,8 +31,10 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.target import Target
-from tilewright.lower.vectors import filled, known, over_vectors
+from tilewright.lower.move import MoveNest
+from tilewright.lower.vectors import known, over_vectors
 from tilewright.plan.operands import Operand, whole_vectors
+from tilewright.plan.routines.copy import filling
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -88,15 +90,10 @@ def sums_nest(
     sums: LineSums, extent: Expr, depth: Expr
 ) -> tuple[Nodes, Nodes, dict[str, TileProgram]]:
     """Return the nodes that set all sums to 0, those that add one matrix to them, and the tiles."""
-    tiles: dict[str, TileProgram] = {}
-
-    def called(at: Expr, vectors: int, tail: Expr | None) -> Call:
-        zero = Zero(sums.vector(0, "zero"))
-        ops = filled(zero, (index * sums.lanes * ONE for index in range(vectors)))
-        return _called(sums, tiles, _program(sums, f"zero_{vectors}", ops), at)
-
-    whole = whole_vectors(extent, sums.lanes)
-    zeros = tuple(over_vectors(whole, sums.lanes, VECTORS, called))
+    move = filling(sums.target, sums.buffer, sums.element, sums.slots)
+    nest = MoveNest(move, prefix=sums.prefix)
+    zeros = tuple(nest.fill(nest.out(ZERO), whole_vectors(extent, sums.lanes)))
+    tiles = nest.tiles
     if sums.stored is not None:
         add = _from_stored(sums, extent, tiles)
     elif value(sums.source.strides[sums.line]) == 1:
@@ -234,20 +231,17 @@ def _update(acc: Register, at: Expr) -> Iterator[Op]:
     )
 
 
-def _program(
-    sums: LineSums, name: str, ops: tuple[Op, ...], source: str | None = None
-) -> TileProgram:
-    inputs = () if source is None else (Parameter("x", "in", source),)
+def _program(sums: LineSums, name: str, ops: tuple[Op, ...], source: str) -> TileProgram:
     used = sizes_used(walk(ops), sums.slots)
     return TileProgram(
         name=sums.prefix + name,
         element=sums.element,
         parameters=(
-            *inputs,
+            Parameter("x", "in", source),
             Parameter("out", "out", sums.element),
             *(Parameter(slot, "size") for slot in used),
         ),
         body=ops,
         end=(),
-        summary="sums of lines" if inputs else "sums begin at 0",
+        summary="sums of lines",
     )

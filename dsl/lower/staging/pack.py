@@ -13,31 +13,24 @@ from dataclasses import replace
 
 from sympy import Expr
 
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When, repeated
+from tilewright.ir.nest import Argument, BlockLoop, NestNode, When, repeated
 from tilewright.ir.ops import (
-    Parameter,
     TileProgram,
-    Zero,
 )
 from tilewright.ir.stages import STACK_BYTES
-from tilewright.ir.values import Register
-from tilewright.isa.vector import Vector
 from tilewright.lower.move import MoveNest
 from tilewright.lower.transpose import grid_nest
-from tilewright.lower.vectors import filled
 from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.plan import Plan
 from tilewright.plan.problem import Staging
-from tilewright.plan.routines.copy import BLOCK_DEPTH, Layout, block_move
+from tilewright.plan.routines.copy import BLOCK_DEPTH, block_move, filling, operand_layout
 from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.tiling.parts import Part, cut, panel_parts
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ZERO, div, linear, value
+from tilewright.symbolic import ONE, ZERO, div, value
 
-from .buffers import Filled, conversion_of, margin, whole_steps
-from .conversion import Conversion
-from .convert_groups import conversion_nest
-from .convert_panels import panel_nest, spilled
+from .buffers import Filled, conversion_of, margin, zero_groups
+from .convert import ConversionNest
 
 #: The time to pack a vector from L3 or memory, in multiply-adds.
 WORK = 16
@@ -64,8 +57,10 @@ def pack(
         return Filled(buffer, buffer.strides[line] * extent, nodes, tiles)
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
-    zeros, pads = pad(plan.staging, buffer, (extent, depth), spare, prefix)
-    return Filled(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
+    fills = MoveNest(filling(plan.target, buffer.buffer, buffer.type, plan.slots), prefix=prefix)
+    zeros = tuple(_pad(plan.staging, buffer, (extent, depth), spare, fills))
+    tiles = (*fills.tiles.values(), *tiles)
+    return Filled(buffer, leading * depth + spare, zeros + nodes, tiles)
 
 
 def _converted(
@@ -79,12 +74,10 @@ def _converted(
     """Pack a block for a matrix unit: as rows along K, or as K groups of adjacent rows or
     columns.
     """
-    at, prefix = place
-    c = replace(_conversion(plan, buffer, prefix), shared=shared)
-    c = whole_steps(plan.staging, c, extents["k"])
-    nodes, tiles = conversion_nest(c, extents, (at, ZERO))
-    elements = buffer.strides["b"] + margin(plan.staging)
-    return Filled(buffer, elements, nodes, tuple(tiles.values()))
+    nest = _conversion(plan, buffer, extents, (place[0], ZERO), place[1])
+    nest.zero_groups, nest.shared = zero_groups(plan.staging, extents["k"]), shared
+    elements, nodes = buffer.strides["b"] + margin(plan.staging), tuple(nest.moves())
+    return Filled(buffer, elements, nodes, tuple(nest.tiles.values()))
 
 
 def _moved(
@@ -103,9 +96,8 @@ def _moved(
             plan.staging.input_of(plan.problem.along).name == buffer.name
             or plan.staging.product.blocks
         )
-        c = _conversion(plan, buffer, prefix)
-        nodes, tiles = panel_nest(c, extents, at, width, padded=padded)
-        return nodes, tuple(tiles.values())
+        nest = _conversion(plan, buffer, extents, at, prefix)
+        return tuple(nest.panel(width, padded=padded)), tuple(nest.tiles.values())
     if value(source.strides[line]) == 1:
         return _copy(plan, buffer, block, at, prefix)
     return _turned(plan, buffer, (extent, depth), at, prefix)
@@ -154,7 +146,9 @@ def _panels(
         # If a row of the source belongs to several panels, it is read once for all of them.
         through = along and part.count != 1
         nodes += tuple(_through(part, found)) if through else in_panels("pp", part, found)
-    beyond = 0 if plan.staging.plain else spilled(_conversion(plan, buffer, prefix), width)
+    beyond = 0
+    if not plan.staging.plain:
+        beyond = _conversion(plan, buffer, {line: extent, "k": depth}, (at, ZERO)).spilled(width)
     if shared and not beyond and isinstance(nodes[0], BlockLoop):
         size = BLOCK_DEPTH * extent if along else width * depth
         work = div(WORK * size, plan.staging.lanes)
@@ -163,10 +157,13 @@ def _panels(
     return Filled(buffer, elements, nodes, tuple(tiles.values()))
 
 
-def _conversion(plan: Plan, buffer: Operand, prefix: str) -> Conversion:
-    """Return the conversion of elements that are packed into ``buffer``."""
-    c = conversion_of(plan.staging, buffer.name, plan.staging.operands[buffer.name], buffer)
-    return replace(c, prefix=prefix, slots=plan.slots)
+def _conversion(
+    plan: Plan, buffer: Operand, extents: dict[str, Expr], at: tuple[Expr, Expr], prefix: str = ""
+) -> ConversionNest:
+    """Return the loops that convert a block of size ``extents``, and pack it into ``buffer``."""
+    source = plan.staging.operands[buffer.name]
+    nest = conversion_of(plan.staging, source, buffer, extents, at)
+    return replace(nest, prefix=prefix, move=replace(nest.move, slots=plan.slots))
 
 
 def _through(part: Part, nodes: tuple[NestNode, ...]) -> Iterator[NestNode]:
@@ -211,10 +208,8 @@ def _copy(
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """Return the nodes and tiles that copy a block that needs no transposition."""
     _, extent, depth = block
-    source, made = (
-        Layout(operand.buffer, operand.type, operand.strides["k"])
-        for operand in (plan.staging.operands[buffer.name], buffer)
-    )
+    operands = plan.staging.operands[buffer.name], buffer
+    source, made = (operand_layout(operand, block[0]) for operand in operands)
     width = plan.panel(buffer.name)
     # If the size of a panel is known only at the call, the panel is not full.
     most = None if width is None else width - (value(extent) is None)
@@ -222,10 +217,6 @@ def _copy(
     by = 2 if plan.nest.panel_tile is None else 4
     nest = MoveNest(move, prefix=prefix, first=at, by=by)
     return tuple(nest.rows()), tuple(nest.tiles.values())
-
-
-#: The number of rows that one call pads.
-PAD_LINES = 4
 
 
 def spare_elements(plan: Plan, name: str) -> int:
@@ -244,45 +235,21 @@ def spare_elements(plan: Plan, name: str) -> int:
     return lanes if any(step % lanes for step in steps) else 0
 
 
-def pad(
-    staging: Staging, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
-) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """Return nodes and tiles that set the last vector of every row, and the ``spare`` elements, to
-    0.
+def _pad(
+    staging: Staging, buffer: Operand, size: tuple[Expr, Expr], spare: int, fills: MoveNest
+) -> Iterator[NestNode]:
+    """Yield nodes that set the last vector of every row, and the ``spare`` elements, to 0.
 
     They run before the rows are filled. ``size`` is the elements of a row, without padding, and the
     number of rows.
     """
     extent, depth = size
     if not staging.problem.bounces or staging.input_of(staging.problem.along).name != buffer.name:
-        return (), ()
-    leading, vector = buffer.strides["k"], staging.problem.target.of(staging.element)[0]
-    tiles: dict[str, TileProgram] = {}
-    nodes: list[NestNode] = []
+        return
+    leading, lanes = buffer.strides["k"], ONE * fills.move.filling[0].lanes
     if value(leading - extent) != 0:
-        for part in cut(depth, PAD_LINES):
-            program = _pad_tile(staging, vector, part.units, leading, prefix)
-            tiles.setdefault(program.name, program)
-            row = part.at("kp")
-            at = row * leading + (leading - vector.lanes)
-            call = Call(program.name, (Argument(buffer.buffer, at),))
-            nodes += repeated("kp", part.count, (call,), "pad")
+        (row,) = cut(depth, 1)
+        last = Argument(buffer.buffer, row.at("kp") * leading + (leading - lanes))
+        yield from repeated("kp", depth, fills.fill(last, lanes), "pad")
     if spare:
-        program = _pad_tile(staging, vector, 1, leading, prefix)
-        tiles.setdefault(program.name, program)
-        nodes.append(Call(program.name, (Argument(buffer.buffer, depth * leading),)))
-    return tuple(nodes), tuple(tiles.values())
-
-
-def _pad_tile(
-    staging: Staging, vector: Vector, lines: int, leading: Expr, prefix: str
-) -> TileProgram:
-    zero = Zero(Register("zero", vector))
-    return TileProgram(
-        name=f"{prefix}pad_{lines}",
-        element=staging.element,
-        parameters=(Parameter("out", "out"),),
-        body=filled(zero, (linear(((line, leading),)) for line in range(lines))),
-        end=(),
-        summary=f"zeros where {lines} lines end",
-    )
+        yield from fills.fill(Argument(buffer.buffer, depth * leading), lanes)

@@ -30,7 +30,6 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.symbolic import ONE, linear
 
-from .blocks import Blocks
 from .k_loop import PointerPlan, held, order
 from .matrix_product import Place, accumulator, band_rows, products
 from .outer_product import vector
@@ -70,7 +69,7 @@ def _unpacks(tile: Tile) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledMatrices:
+class ScaledMatrices(BlockSums):
     """Blocks that the matrix unit sums in equal parts.
 
     A matrix store completes only after the preceding multiplications, and vector loads of its
@@ -79,24 +78,13 @@ class ScaledMatrices:
     The last band of a block is scaled during the next block.
     """
 
-    blocks: Blocks
-
-    @property
-    def tile(self) -> Tile:
-        """The register tile."""
-        return self.blocks.tile
-
-    @property
-    def _sums(self) -> BlockSums:
-        return BlockSums(self.blocks)
-
     def emit(self, index: int, run: int, left: int = 0) -> Iterator[Op]:
         """Multiply one block. In between, store and scale the sums of accumulators that are
         complete.
         """
         assert not left, f"block {index} is not whole"
-        if self._sums.meets_numbers:
-            yield from self._sums.looked_up(index).table()
+        if self.meets_numbers:
+            yield from self.looked_up(index).table()
         first, parts = index * self.blocks.groups, self.blocks.groups // self.blocks.part
         before = self._left(index - 1) if index else ()
         if parts == 1:
@@ -155,7 +143,7 @@ class ScaledMatrices:
         yield Note("What matrices hold of B is unpacked.")
         for column in range(self.tile.shape.columns):
             for k in range(first, first + self.blocks.part):
-                yield from self._sums.load(column, k)
+                yield from self.load(column, k)
                 place = Address(_UNPACKED, (column * self.blocks.part + k - first) * width * ONE)
                 yield Store(place, vector(self.tile, column, k))
 
@@ -230,7 +218,7 @@ class ScaledMatrices:
         yield Note(f"The sums of block {index + 1}, rows of band {band + 1}: scaled and added.")
         if band == self._order[0][0]:
             yield from self.blocks.of_columns(index)
-            yield from self._sums.totals(index)
+            yield from self.totals(index)
         of_block, sums = (f"{what}{band}_k{index}" for what in (_BLOCK_ROW, _ROW))
         yield Point(of_block, _SUMMED, self._at(band, 0), tile.product.summed)
         yield Point(sums, room.name, self._at(band, 0), tile.here.element, written=True)
@@ -249,27 +237,25 @@ class ScaledMatrices:
     def _row(self, band: int, index: int, of_block: str, sums: str) -> Iterator[Op]:
         """Process one row: load A's values, then scale and add each vector of columns."""
         row = band * self.tile.shape.height
-        yield from self._sums.zero_of(row, index)
+        yield from self.zero_of(row, index)
         starts = list(self._starts(row, index))
         yield from starts
-        yield from self._sums.of_row(row, index)
+        yield from self.of_row(row, index)
         for column in range(self.tile.shape.columns):
             at = column * self.tile.vector.lanes * ONE
-            partial = self._sums.sum_of(row, column, index * self.blocks.groups)
+            partial = self.sum_of(row, column, index * self.blocks.groups)
             raw = replace(partial, name=f"{partial.name}_raw") if starts else partial
             yield Load(raw, Address(of_block, at))
-            yield from self._sums.less_zeros(raw, row, column, index)
+            yield from self.less_zeros(raw, row, column, index)
             for start in starts:
                 yield Apply(partial, "add", (raw, start.dst))
             acc = Register(f"r{column}", self.tile.vector)
             yield Load(acc, Address(sums, at))
-            yield from self._sums.add_one(acc, row, column, index)
+            yield from self.add_one(acc, row, column, index)
             yield Store(Address(sums, at), acc)
 
     def _starts(self, row: int, index: int) -> Iterator[Broadcast]:
         """Load the correction of a row's sums for B's zero points, if there are any."""
         if "a_starts" in self.tile.operands:
-            starts = replace(
-                self.blocks.of_block("a_starts", row, index), vector=self._sums.summing
-            )
+            starts = replace(self.blocks.of_block("a_starts", row, index), vector=self.summing)
             yield Broadcast(starts, self.blocks.scale_at("a_starts", row, index))

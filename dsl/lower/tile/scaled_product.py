@@ -232,32 +232,30 @@ class BlockSums:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledProduct:
+class ScaledProduct(BlockSums):
     """Blocks that are summed separately, then scaled."""
-
-    blocks: Blocks
 
     def emit(self, index: int, run: int, left: int = 0) -> Iterator[Op]:
         """Sum a block, scale the sums, and add them to the accumulators.
 
         The last of ``left`` elements may fill no K group.
         """
-        blocks, sums = self.blocks, BlockSums(self.blocks)
+        blocks = self.blocks
         count, existing = divmod(left, blocks.tile.product.group) if left else (blocks.groups, 0)
-        steps = Multiplied(blocks.tile, sums.load, blocks.across_at, sums.sum_of)
-        if sums.meets_numbers:
-            yield from sums.looked_up(index).table()
-        yield from sums.begin(index)
+        steps = Multiplied(blocks.tile, self.load, blocks.across_at, self.sum_of)
+        if self.meets_numbers:
+            yield from self.looked_up(index).table()
+        yield from self.begin(index)
         yield from blocks.products(index, count, steps.run)
         if existing:
             # The number of the next K group, counted from where the pointers are now.
             behind = index * blocks.groups + (count % blocks.together if blocks.looped else count)
             yield from steps.emit(behind, False, Integer(existing))
-        yield from sums.add(index)
+        yield from self.add(index)
 
 
 @dataclass(frozen=True, slots=True)
-class RunsOfProducts:
+class RunsOfProducts(BlockSums):
     """Blocks whose products are first summed in lanes of half the width.
 
     A run is as many K groups as a lane of half the width sums without overflow. A multiply-add with
@@ -265,33 +263,22 @@ class RunsOfProducts:
     starts just before this.
     """
 
-    blocks: Blocks
-
-    @property
-    def tile(self) -> Tile:
-        """The register tile."""
-        return self.blocks.tile
-
-    @property
-    def _sums(self) -> BlockSums:
-        return BlockSums(self.blocks)
-
     def emit(self, index: int, run: int, left: int = 0) -> Iterator[Op]:
         """Sum the runs of a block, scale the block's sums, and add them to the accumulators."""
         assert not left, f"block {index} is not whole"
         few = self._few
         yield Splat(self._ones(index), bits_of_ones(few.then.y, few.then.depth), few.then.depth)
-        blocks, sums = self.blocks, self._sums
+        blocks = self.blocks
         if self._one:
             yield from self._zeros(index * blocks.groups)
         else:
-            yield from sums.begin(index)
+            yield from self.begin(index)
         yield from blocks.products(index, blocks.groups, self._straight)
         if self._one:
             yield self._note()
             first = index * blocks.groups
-            yield from sums.begin(index, lambda row, column: self._widened(row, column, first))
-        yield from sums.add(index)
+            yield from self.begin(index, lambda row, column: self._widened(row, column, first))
+        yield from self.add(index)
 
     @staticmethod
     def _note() -> Note:
@@ -304,7 +291,7 @@ class RunsOfProducts:
 
     def _straight(self, first: int, count: int) -> Iterator[Op]:
         steps = Multiplied(
-            self.tile, self._sums.load, self.blocks.across_at, self._sum_of_run, self._few.first
+            self.tile, self.load, self.blocks.across_at, self._sum_of_run, self._few.first
         )
         if self._one:
             yield from steps.run(first, count)
@@ -328,13 +315,13 @@ class RunsOfProducts:
     def _widened(self, row: int, column: int, k: int) -> Iterator[Op]:
         """Add the sum of the run that contains K group ``k`` to the sum of its block."""
         run, by = self._sum_of_run(row, column, k), self._ones(k // self.blocks.groups)
-        yield MultiplyAdd(self._few.then, self._sums.sum_of(row, column, k), run, by)
+        yield MultiplyAdd(self._few.then, self.sum_of(row, column, k), run, by)
 
     @property
     def _few(self) -> Few:
         """The instructions that sum a run and that add a run's sum to a block's."""
-        found = few_of(self.tile.plan.target, self._sums.summing)
-        assert found is not None, f"{self._sums.summing!r} has no sums of few products"
+        found = few_of(self.tile.plan.target, self.summing)
+        assert found is not None, f"{self.summing!r} has no sums of few products"
         return found
 
     def _ones(self, index: int) -> Register:

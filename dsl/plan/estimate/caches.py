@@ -8,10 +8,11 @@ that an iteration uses fits in it: this amount is the distance between two uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from math import ceil, gcd
-from typing import Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 #: The distance between two uses of data is the number of other bytes that are used between them. A
 #: cache keeps all of the data if the distance is at most ``_KEPT`` times its size, and loses all of
@@ -157,7 +158,17 @@ class Cycles:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class _Known:
+    """The base of nests. ``known`` keeps the results of functions of a nest, which never change.
+
+    The stages of a network are in many groups that are compared.
+    """
+
+    known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(_Known):
     """Work that uses a region of each operand once."""
 
     regions: Mapping[str, Region]
@@ -165,7 +176,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(_Known):
     """A loop that runs ``body`` ``trips`` times.
 
     Each iteration uses other regions of the operands in ``moves``, and the same regions of the
@@ -182,7 +193,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class Series(_Known):
     """Nests that run one after another.
 
     Each uses other regions of the operands in ``moves`` than the nests before it. ``regions`` are
@@ -196,8 +207,24 @@ class Series:
 
 
 Nest = Piece | Repeat | Series
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
+def _kept(find: Callable[Concatenate[Nest, P], T]) -> Callable[Concatenate[Nest, P], T]:
+    """Return ``find``, a function of a nest, such that each nest keeps its results."""
+
+    def found(nest: Nest, /, *further: P.args, **named: P.kwargs) -> T:
+        key = find, further, *named.items()
+        if key not in nest.known:
+            nest.known[key] = find(nest, *further, **named)
+        result: T = nest.known[key]
+        return result
+
+    return wraps(find)(found)
+
+
+@_kept
 def work(nest: Nest) -> Cycles:
     """Return the time of a whole nest if all data are in L1."""
     match nest:
@@ -209,11 +236,18 @@ def work(nest: Nest) -> Cycles:
             return sum(map(work, nest.parts), Cycles())
 
 
+@_kept
+def taken(nest: Nest, cache: Holds) -> dict[str, float]:
+    """Return the part of the cache's capacity that each operand takes."""
+    return {name: cache.taken(region) for name, region in nest.regions.items()}
+
+
+@_kept
 def passing(nest: Nest, cache: Holds) -> dict[str, float]:
     """Return the transfer of each operand into a cache that is empty before the nest runs."""
     match nest:
         case Piece():
-            return {name: cache.taken(region) for name, region in nest.regions.items()}
+            return taken(nest, cache)
         case Repeat():
             once = passing(nest.body, cache)
             left = lost(nest.body, cache)
@@ -237,7 +271,7 @@ def _times(nest: Repeat, name: str, left: float, cache: Holds) -> float:
     """
     new = 1.0
     if name in nest.moves:
-        new = cache.taken(nest.regions[name]) / max(1.0, cache.taken(nest.body.regions[name]))
+        new = taken(nest, cache)[name] / max(1.0, taken(nest.body, cache)[name])
     return new + left * max(0.0, nest.trips - new)
 
 
@@ -246,14 +280,14 @@ def _at_least_once(found: dict[str, float], nest: Nest, cache: Holds) -> dict[st
 
     If the cache holds all operands, each of their cache lines arrives only once.
     """
-    left = lost(nest, cache)
-    whole = {name: cache.taken(nest.regions[name]) for name in found}
+    left, whole = lost(nest, cache), taken(nest, cache)
     return {n: min(x, whole[n] + left[n] * max(0.0, x - whole[n])) for n, x in found.items()}
 
 
+@_kept
 def lost(nest: Nest, cache: Holds) -> dict[str, float]:
     """Return the share of each operand that has left the cache when the nest runs again."""
-    distance = sum(map(cache.taken, nest.regions.values()))
+    distance = sum(taken(nest, cache).values())
     return {
         name: gone(max(distance, cache.crowded(region)), cache.size)
         for name, region in nest.regions.items()
@@ -269,11 +303,8 @@ def coming(nest: Nest, cache: Holds, *, cold: bool) -> dict[str, float]:
     moved = passing(nest, cache)
     if cold:
         return moved
-    left = lost(nest, cache)
-    return {
-        name: max(0.0, size - (1 - left[name]) * cache.taken(nest.regions[name]))
-        for name, size in moved.items()
-    }
+    left, whole = lost(nest, cache), taken(nest, cache)
+    return {name: max(0.0, size - (1 - left[name]) * whole[name]) for name, size in moved.items()}
 
 
 def scattered(nest: Nest) -> dict[str, float]:

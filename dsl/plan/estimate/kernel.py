@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import gcd, prod
 
 from sympy import Expr, floor
@@ -140,11 +141,19 @@ def nest_of(
 
     If ``parallel``, loops whose iterations threads may share are marked as such.
     """
+    return _nest_at(product, tuple(sizes.items()), parallel)
+
+
+@lru_cache(maxsize=1024)
+def _nest_at(
+    product: Plan | ByRows, given: tuple[tuple[str, int], ...], parallel: bool
+) -> tuple[Nest, float]:
+    sizes = dict(given)
     plan, *later = product.nests
-    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
+    slots = dict.fromkeys(plan.slots, NOMINAL) | sizes
     for count, other in zip(product.conditions, later, strict=True):
         plan = other if evaluate(count, slots) else plan
-    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
+    slots = dict.fromkeys(plan.slots, NOMINAL) | sizes
     extents = {d: evaluate(plan.problem.sizes[d], slots) for d in "mnk"}
     slots |= _leading(plan, extents, sizes)
     walk = _Walk(

@@ -53,7 +53,7 @@ def busiest(nest: Nest, core: Core, most: int) -> Nest:
             return nest
     loops = [*_loops(nest)]
     works = [_trips(loop) * work(_body(loop)).total for loop in loops]
-    trips = sum(map(_trips, loops))
+    trips = sum(_trips(loop) * _pieces(loop) for loop in loops)
     if not trips:
         return nest
     threads = threads_of(trips, sum(works) / trips, core.region, most)
@@ -67,17 +67,17 @@ def busiest(nest: Nest, core: Core, most: int) -> Nest:
 def _share(loops: Sequence[Repeat], works: Sequence[float], threads: int) -> float:
     """Return the busiest thread's part of all iterations of the loops of a region.
 
-    ``works`` is the work of each loop. Threads share the work evenly, but each iteration has one
-    thread (``templates/kernel/loops.c.j2``).
+    ``works`` is the work of each loop. Threads share the work evenly, but each iteration, or each
+    piece of one, has one thread (``templates/kernel/loops.c.j2``).
     """
-    if len(loops) == 1:
-        trips = _trips(loops[0])
-        whole, others = divmod(trips - 1, threads)
-        return (whole + (1 if others else loops[0].last)) / trips
+    pieces = [_trips(loop) * _pieces(loop) for loop in loops]
+    if len(loops) == 1 and pieces[0] == _trips(loops[0]):
+        whole, others = divmod(pieces[0] - 1, threads)
+        return (whole + (1 if others else loops[0].last)) / pieces[0]
     most = max(
-        -(-_trips(loop) // threads) / _trips(loop) * each
-        for loop, each in zip(loops, works, strict=True)
-        if _trips(loop)
+        -(-count // threads) / count * each
+        for count, each in zip(pieces, works, strict=True)
+        if count
     )
     return max(1 / threads, most / sum(works) if sum(works) else 0)
 
@@ -95,6 +95,13 @@ def _loops(nest: Nest) -> Iterator[Repeat]:
 def _trips(loop: Repeat) -> int:
     """Return the number of iterations of a parallel loop and of the parallel loops in its body."""
     return int(loop.trips) * (_trips(loop.body) if _is_parallel(loop.body) else 1)
+
+
+def _pieces(loop: Repeat) -> int:
+    """Return the pieces of an iteration: those of its first loop, if other tiles follow it."""
+    body = _body(loop)
+    cut = isinstance(body, Series) and body.together and _is_parallel(body.parts[0])
+    return _trips(next(_loops(body))) if cut else 1
 
 
 def _body(loop: Repeat) -> Nest:

@@ -14,15 +14,10 @@ from tilewright.spec.quantized import Quantized
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import INPUTS, TypeName, type_name
 
-from .packed_b import (
-    PackedFormat,
-    grouped_format,
-    packed_a_format,
-    packed_format,
-    packed_format_named,
-)
-from .quantized_a import QuantizedRows, rows_format, rows_format_named, rows_format_of
-from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
+from .layout import PackedFormat, packed_format_named
+from .packed_b import grouped_format, packed_a_format, packed_format
+from .quantized_a import QuantizedRows, rows_format, rows_format_of
+from .quantized_b import QuantizedFormat, quantized_format
 
 #: A packed format without scales. Its sizes are numbers, or None if only the call knows them.
 PlainFormat = PackedFormat[Any]
@@ -205,8 +200,3 @@ def _agreed(
             hint="a text of kernel.formats for the same target, types and sizes",
         )
     return form
-
-
-def format_named(text: str) -> AnyFormat | None:
-    """Return the format whose ``text`` this is, or None."""
-    return packed_format_named(text) or quantized_format_named(text) or rows_format_named(text)

@@ -23,7 +23,8 @@ from tilewright.symbolic import ONE, ZERO, value
 
 from ..contraction import LARGEST_S8, Product, choose_product, in_few
 from ..operands import Operand, odd_vectors, operand_of
-from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
+from .layout import ALIGNMENT, aligned
+from .packed_b import CACHED_BYTES
 
 #: For each quantized type: the integer type whose multiply-add computes with its elements.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}

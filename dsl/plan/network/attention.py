@@ -93,9 +93,15 @@ def stages_of_attention(
     for trio in zip(steps, steps[1:], steps[2:], strict=False):
         reason = _reason(trio, threads, core) if _is_attention(*trio) else None
         if reason is not None:
-            names = " ".join(step.name for step in trio)
+            names = _names(trio)
             found.append((Stage(names, rows=_rows(trio, threads, core)), reason))
     return tuple(found)
+
+
+def _names(trio: Sequence[Step]) -> str:
+    """Return the name of an attention, or those of its stages if it has none."""
+    every = (name for name in trio[0].also if all(name in step.also for step in trio[1:]))
+    return next(every, " ".join(step.name for step in trio))
 
 
 def _reason(trio: Sequence[Step], threads: int, core: Core) -> str | None:

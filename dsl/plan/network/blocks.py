@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
+from math import ceil
 
 from sympy import Expr, expand
 
@@ -11,13 +13,24 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
 from tilewright.spec.network.stages import Stage, Stages
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, symbol, value
 
+from ..plan import ByRows, Plan
+from .block import HERE, Block
+from .joined import least
 from .placed import same
-from .step import Block, Opening, Rows, Step
+from .step import Opening, Rows, Step
 
-#: In formulas of a stage in blocks: the number of the block, and its rows.
-BLOCK, HERE = symbol("block_of_rows"), symbol("rows_here")
+#: If threads share blocks of rows, the least rows of a block: a product of fewer rows takes longer
+#: for each of them, and each block reads all keys and values of an attention.
+_LEAST, _LEAST_OF_ATTENTION = 4, 8
+#: A block takes at least this many times as long as a parallel region costs. A second thread saves
+#: what it costs if the time is equal; but each row of a small block takes longer.
+_WORTH = 1.5
+#: If threads can share a single block, each block of several takes at least this many times as long
+#: as its thread needs to read the weights.
+_STREAMED = 2
 
 #: A stage of the user, and the numbers of its products and row programs.
 Group = tuple[Stage, range]
@@ -26,6 +39,7 @@ Group = tuple[Stage, range]
 def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
     """Return every stage, also those that the user leaves open, in the order in which they run."""
     names = [step.name for step in steps]
+    places = numbers_of(steps)
     products = {step.name for step in steps if step.is_product}
     for name, _ in stages.products:
         if name not in products:
@@ -35,12 +49,13 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
                 expected=_listed(sorted(products)),
             )
     found: dict[int, Group] = {}
+    named: set[int] = set()
     for stage in stages.stages:
-        if unknown := [name for name in stage.names if name not in names]:
+        if unknown := [name for name in stage.names if name not in places]:
             raise ScheduleError(
                 f"the network has nothing called {unknown[0]!r}", got=stage, expected=_listed(names)
             )
-        numbers = [names.index(name) for name in stage.names]
+        numbers = [number for name in stage.names for number in places[name]]
         whole = range(min(numbers), max(numbers) + 1)
         if list(whole) != numbers:
             given = " ".join(names[number] for number in whole)
@@ -50,12 +65,25 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
                 expected=_listed(names),
                 hint=f"tw.{Stage(given, stage.rows, at=dict(stage.at))!r}",
             )
+        if twice := named.intersection(whole):
+            raise ScheduleError(
+                f"{names[min(twice)]!r} is in two stages", got=stages, hint="name it once"
+            )
+        named.update(whole)
         found[whole.start] = stage, whole
-    named = {number for _, numbers in found.values() for number in numbers}
     for number, name in enumerate(names):
         if number not in named:
             found[number] = Stage(name), range(number, number + 1)
     return tuple(found[number] for number in sorted(found))
+
+
+def numbers_of(steps: Sequence[Step]) -> Mapping[str, Sequence[int]]:
+    """Return the numbers of the stages that have each name."""
+    found: dict[str, list[int]] = {}
+    for number, step in enumerate(steps):
+        for name in step.names:
+            found.setdefault(name, []).append(number)
+    return found
 
 
 def resolved(stages: Stages, groups: Sequence[Group]) -> Stages:
@@ -146,19 +174,79 @@ def _in_blocks(
     # A block of more rows than there are is all rows: C compilers see that buffers have space.
     height = stage.rows if known is None else max(1, min(stage.rows, known))
     block = Block(first, height, total, threads, private, stack)
+    block = for_threads(block, steps)
     for step, rows in every:
         shifts = dict(step.shifts)
         for name, array in step.operands.items():
             if array in private:
                 shifts[name] = _within(step, name, written[array])
             elif rows.steps[name] != 0:
-                shifts[name] = shifts.get(name, ZERO) + BLOCK * height * rows.steps[name]
+                shifts[name] = shifts.get(name, ZERO) + block.start * rows.steps[name]
         buffer = step.buffer
         if buffer is not None and step.written in private:
             out = next(name for name, array in step.operands.items() if array == step.written)
             buffer = Buffer(buffer.name, buffer.element, block.most * rows.steps[out])
         sizes = step.sizes if rows.slot is None else {**step.sizes, rows.slot: HERE}
         yield replace(step, shifts=shifts, sizes=sizes, buffer=buffer, block=block, loops=())
+
+
+def for_threads(block: Block, steps: Sequence[Step]) -> Block:
+    """Return ``block``, which has ``steps``, with its unit and least rows if threads share it."""
+    if not block.parallel:
+        return block
+    tall = max(map(_whole_rows, steps))
+    unit = next(each for each in (tall, 2, 1) if block.rows % each == 0)
+    few: float = _LEAST_OF_ATTENTION if block.stack else _LEAST
+    inner = value(block.total) is None and any(map(_shares, steps))
+    several = block.sharing if inner else 2
+    block = replace(block, unit=unit, least=several * int(few), inner=inner)
+    each = [cycles for step in steps if (cycles := least(step)) is not None]
+    if len(each) < len(steps):
+        return block
+    cycles = max(1.0, sum(each))
+    core = steps[0].plan.target.core
+    few = max(few, _WORTH * core.region / (cycles * block.matrices))
+    if inner:
+        nbytes = sum(map(_weight_bytes, steps))
+        few = max(few, _STREAMED * nbytes / core.rate(nbytes) / cycles)
+    return replace(block, least=ceil(several * few), work=round(cycles * core.fma_units))
+
+
+def _shares(step: Step) -> bool:
+    """Return True if threads share a stage of a single block."""
+    nests = step.plan.nests if isinstance(step.plan, Plan | ByRows) else ()
+    return any(nest.nest.parallel(d) for nest in nests for d in "mn")
+
+
+def _weight_bytes(step: Step) -> int:
+    """Return the bytes of the weight of a product."""
+    if not isinstance(step.plan, Plan | ByRows):
+        return 0
+    problem = step.plan.nests[0].problem
+    n, k = (value(problem.sizes[d]) for d in "nk")
+    return (n or 0) * (k or 0) * ITEMSIZE.get(problem.spec.b.type, 1)
+
+
+def tile_rows(step: Step) -> int:
+    """Return the rows of a stage's largest register tile; 8 for a row program."""
+    if not isinstance(step.plan, Plan | ByRows):
+        return 8
+    tiles = step.plan.nests[0].tiling.tiles
+    return max((int(tile.shape.rows) for tile in tiles), default=1)
+
+
+def _whole_rows(step: Step) -> int:
+    """Return the rows of a tile that takes the same time if it has fewer, else 2.
+
+    An odd row takes longer than its share.
+    """
+    if not isinstance(step.plan, Plan | ByRows):
+        return 2
+    first = step.plan.nests[0]
+    shapes = [tile.shape for tile in first.tiling.tiles]
+    if first.problem.across == "n":
+        return max((shape.vectors * shape.vector.lanes for shape in shapes), default=2)
+    return tile_rows(step) if first.staging.product.unit is not None else 2
 
 
 def _matrices(step: Step) -> str:
@@ -205,8 +293,7 @@ def _check(stage: Stage, step: Step, rows: Rows, written: dict[Name, Step]) -> N
 
 
 def _refuse(stage: Stage, problem: str, step: Step) -> None:
-    place = stage.names.index(step.name)
-    before = " ".join(stage.names[:place])
+    before = " ".join(takewhile(lambda name: name not in step.names, stage.names))
     hint = f"tw.Stage({before!r}, rows={stage.rows})" if before else None
     raise ScheduleError(
         "a stage in blocks of rows computes each row from the same row",

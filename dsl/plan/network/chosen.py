@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
@@ -19,7 +19,8 @@ from tilewright.symbolic import evaluate, slots, value
 
 from ..loops import Decision
 from ..problem import NOMINAL
-from .blocks import in_blocks, users_of
+from .block import Block
+from .blocks import for_threads, in_blocks, tile_rows, users_of
 from .joined import Joined
 from .step import Opening, Step
 
@@ -35,13 +36,11 @@ _WORTH = 0.02
 #: Cores that share the last cache. Where the others are idle, one core has all of it: values that
 #: stages pass on then cost less, and blocks of rows save less. The model assumes this.
 _CORES = 8
-#: Blocks may take this many times as long as stages apart where they are of no use: for a number of
-#: rows that is bad for them, if it is known only at the call; and on one of several threads.
+#: Blocks may take this many times as long as stages apart on one thread, for a number of rows that
+#: is bad for them, if it is known only at the call.
 _HARMLESS = 1.01
 #: Sizes of blocks that are tried, in tiles of rows.
 _TILES = (1, 2, 4, 8, 16, 32)
-#: Threads that share the blocks get each about this number of them.
-_EACH = (1, 2, 3, 4)
 #: A group has at most this number of stages. Fewer are tried if there are more than ``_GROUPS``
 #: groups, because each is estimated several times.
 _MOST, _GROUPS = 16, 256
@@ -83,9 +82,6 @@ def _chosen(
     sizes = _typical(spec)
     shared = (threads or 1) > 1
     model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
-    if shared and sizes:
-        why = "with few rows, threads could not share blocks of rows"
-        return (), _apart(why)
     most = _saved_at_most(steps, model)
     if not shared and most < MARGIN:
         why = f"passing values on takes at most {most:.0%} of the time"
@@ -197,7 +193,7 @@ class _Choice:
     opened: Sequence[Step]
     model: Joined
     users: Mapping[Name, set[int]]
-    taken: Container[str]
+    taken: Set[str]
     alone: Joined
     _models: dict[int, Joined] = field(default_factory=dict)
     reason: str = field(default="no stage computes each row from the same row of the one before")
@@ -226,7 +222,7 @@ class _Choice:
         most = max(2, min(_MOST, _GROUPS // len(self.opened)))
         for end in range(first + 2, min(first + most, len(self.opened)) + 1):
             numbers = range(first, end)
-            if any(step.name in self.taken for step in self.opened[first:end]):
+            if any(not self.taken.isdisjoint(step.names) for step in self.opened[first:end]):
                 return
             try:
                 stage, steps = Stage(self._names(numbers), rows=1), self.opened[first:end]
@@ -275,7 +271,19 @@ class _Choice:
         model = self._model(opened[0].rows.total, total)
         apart = model.apart([self.closed[number] for number in numbers])
         most = inf if slow else (1 - MARGIN) * apart
-        return apart, model.in_blocks(opened, private, rows, total, most)
+        return apart, model.in_blocks(
+            opened, private, self._height(opened, rows, total), total, most
+        )
+
+    def _height(self, steps: Sequence[Step], rows: int, total: int) -> int:
+        """Return the rows of a block if ``total`` rows are in blocks of at most ``rows``."""
+        count = value(replace(self._block(steps, rows), total=Integer(total)).count)
+        return -(-total // count) if count and self.model.threads > 1 else rows
+
+    def _block(self, steps: Sequence[Step], rows: int) -> Block:
+        assert steps[0].rows is not None
+        total, stack = steps[0].rows.total, steps[0].loops
+        return for_threads(Block(0, rows, total, self.model.threads, frozenset(), stack), steps)
 
     def _model(self, formula: Expr, total: int) -> Joined:
         """Return the estimates for sizes of the call with which a stage has ``total`` rows."""
@@ -293,48 +301,56 @@ class _Choice:
         first = self.opened[numbers.start].rows
         assert first is not None
         best: _Group | None = None
+        why = f"blocks of rows would save less than {MARGIN:.0%} of the estimated time"
         for group in self.tried(numbers, private, slow=False):
             (apart, together), rows = group.cycles, group.stage.rows
             assert rows is not None
             if together > (1 - MARGIN) * apart or (best and together >= best.cycles[1]):
                 continue
-            if value(first.total) is None:
-                # Just more rows than one block has are the worst number of rows.
-                apart, together = self._cycles(numbers, private, rows, rows + 1)
-                if together > _HARMLESS * apart:
-                    continue
-            if self.model.threads > 1 and not self._serves_one_thread(numbers, private, rows):
-                continue
-            best = group
-        if best is None:
-            self.reason = f"blocks of rows would save less than {MARGIN:.0%} of the estimated time"
+            worst = () if value(first.total) is not None else self._worst(numbers, rows)
+            for total in worst:
+                ours, theirs = self._cycles(numbers, private, rows, total)
+                # What threads lose with a bad number of rows may be what they gain with others.
+                if theirs / ours > (_HARMLESS if self.model.threads == 1 else 2 - together / apart):
+                    few = "1 row" if total == 1 else f"{total} rows"
+                    why = f"a call of {few} would take {theirs / ours - 1:.0%} longer in blocks"
+                    break
+            else:
+                if self._serves_one_thread(numbers, private, rows):
+                    best = group
+        self.reason = why if best is None else self.reason
         return best
 
+    def _worst(self, numbers: range, rows: int) -> tuple[int, ...]:
+        """Return the numbers of rows that are worst for blocks of at most ``rows``.
+
+        Just more rows than one block has, or one block of each thread. For several threads also one
+        row, which they cannot share, and just more rows than they do not share.
+        """
+        opened = [self.opened[number] for number in numbers]
+        threads = self.model.threads
+        few = (1, self._block(opened, rows).least + 1) if threads > 1 else ()
+        return (*few, rows * threads + 1)
+
     def _serves_one_thread(self, numbers: range, private: set[str], rows: int) -> bool:
-        """Return True if blocks lose little on one thread, on which C runs too little work."""
+        """Return True if blocks lose little on one thread: a call may find no second one."""
         closed, opened = ([every[n] for n in numbers] for every in (self.closed, self.opened))
         assert opened[0].rows is not None
         total = self._total(opened[0].rows.total)
-        apart = self.alone.apart(closed)
-        return self.alone.in_blocks(opened, private, rows, total) <= _HARMLESS * apart
+        apart, height = self.alone.apart(closed), self._height(opened, rows, total)
+        return self.alone.in_blocks(opened, private, height, total) <= (1 + MARGIN) * apart
 
     def _total(self, formula: Expr) -> int:
         """Return the rows that are assumed."""
         return TYPICAL if slots(formula) else evaluate(formula, {})
 
     def _blocks(self, steps: Sequence[Step], total: int) -> Iterator[int]:
-        """Yield the sizes of blocks that are tried: whole tiles, and shares of all threads."""
-        tile = max((_tile_rows(step) for step in steps), default=1)
+        """Yield the sizes of blocks that are tried: whole tiles, and a block for each thread."""
+        tile = max((tile_rows(step) for step in steps), default=1)
         wanted = {tile * count for count in _TILES}
         if self.model.threads > 1:
-            parts = [self.model.threads * count for count in _EACH]
-            wanted |= {-(-total // part) for part in parts}
+            share = -(-total // self.model.threads)
+            wanted.add(share + share % 2)
+            if steps[0].rows is not None and value(steps[0].rows.total) is not None:
+                wanted = {self._height(steps, rows, total) for rows in wanted}
         yield from sorted(rows for rows in wanted if rows < total)
-
-
-def _tile_rows(step: Step) -> int:
-    """Return the rows of a stage's largest register tile; 8 for a row program."""
-    if not step.is_product:
-        return 8
-    tiles = step.plan.nests[0].tiling.tiles  # type: ignore[union-attr]
-    return max((int(tile.shape.rows) for tile in tiles), default=1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tilewright.spec.expression.nodes import Call, Expression
 from tilewright.spec.expression.products import Product
 from tilewright.spec.expression.tensors import Count, Join, Reduce, Take
+
+from .composites import Composite
+from .step import Step
 
 #: Names of stages that are no function of elements, by the class of what they compute.
 _KINDS = {Join: "join", Take: "take", Count: "arange", Product: "product"}
@@ -14,6 +19,8 @@ _KINDS = {Join: "join", Take: "take", Count: "arange", Product: "product"}
 
 #: The number of a node, and how many stages before compute the same node.
 Key = tuple[int, int]
+#: In place of the second number: the name is that of a function of ``tilewright.nn``.
+_COMPOSITE = -1
 
 
 class Namer:
@@ -27,6 +34,7 @@ class Namer:
         self.known = known
         self.taken: set[str] = set(known.values())
         self.made: dict[Key, str] = {}
+        self.nodes: dict[str, Set[int]] = {}
 
     def named(self, number: int, node: Expression) -> str:
         """Return the name of a stage, given its product or its last node, and the node's number."""
@@ -43,6 +51,18 @@ class Namer:
             return self.named(number, node)
         return self.made[number, 0]
 
+    def of_composite(self, composite: Composite) -> str:
+        """Return the name of a function of ``tilewright.nn``."""
+        key = composite.root, _COMPOSITE
+        found = self.known.get(key) or self._numbered(composite.fn)
+        self.made[key], self.nodes[found] = found, composite.nodes
+        return found
+
+    def moved(self, numbers: Container[int]) -> dict[int, str]:
+        """Return the names that an earlier cut gave to operators, by their numbers."""
+        known = self.known.items()
+        return {i: name for (i, kind), name in known if i in numbers and kind != _COMPOSITE}
+
     def of_product(self, product: Product) -> str:
         """Return the name of a product: that of its weight, with a number if that is taken."""
         weight = product.weight
@@ -55,7 +75,8 @@ class Namer:
 
     def numbers(self, names: Container[str]) -> set[int]:
         """Return the numbers of the nodes that have one of these names."""
-        return {number for (number, _), name in self.made.items() if name in names}
+        found = {number for (number, _), name in self.made.items() if name in names}
+        return found.union(*(nodes for name, nodes in self.nodes.items() if name in names))
 
     def of_copy(self) -> str:
         """Return the name of a stage that only copies."""
@@ -72,3 +93,89 @@ class Namer:
             first += 1
         self.taken.add(f"{base}{first}")
         return f"{base}{first}"
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A stage, and the nodes that it computes, its result last; none if it only copies.
+
+    ``after`` are the functions of elements among them if the stage is a product.
+    """
+
+    step: Step
+    nodes: tuple[Expression, ...] = ()
+    after: tuple[Expression, ...] = ()
+
+
+def with_names(
+    stages: Sequence[Computed], found: Sequence[Composite], namer: Namer, order: Mapping[int, int]
+) -> tuple[Step, ...]:
+    """Return the stages with the names of all functions that they compute.
+
+    ``found`` are the functions of ``tilewright.nn``. One that a single stage computes is named like
+    an operator in it. Others are names of all their stages. ``order`` has the number of each node.
+    """
+    operators = [_operators(each, namer, order) for each in stages]
+    shared: list[list[str]] = [[] for _ in stages]
+    single: list[dict[int, _Named]] = [{} for _ in stages]
+    ends = [order[id(each.nodes[-1])] if each.nodes else None for each in stages]
+    for holder, composite in _by_stage(stages, found, order):
+        name = namer.of_composite(composite)
+        own = {number for number, end in enumerate(ends) if end in composite.nodes} | {holder}
+        if len(own) == 1:
+            single[holder][composite.root] = _Named(name, composite.nodes)
+        else:
+            for number in own:
+                shared[number].append(name)
+    every = zip(stages, operators, single, shared, strict=True)
+    return tuple(_with_names(*each, order) for each in every)
+
+
+class _Named(NamedTuple):
+    """A function that one stage computes: its name, and the numbers of its nodes."""
+
+    name: str
+    nodes: Container[int]
+
+
+def _with_names(
+    stage: Computed,
+    operators: Mapping[int, str],
+    functions: Mapping[int, _Named],
+    shared: Sequence[str],
+    order: Mapping[int, int],
+) -> Step:
+    """Return a stage with its names, given those of operators and functions by number."""
+    inside, parts = list[str](), list[str]()
+    numbers = [order[id(node)] for node in stage.nodes]
+    for node in numbers:
+        if node in operators:
+            hidden = any(node in each.nodes for each in functions.values())
+            (parts if hidden else inside).append(operators[node])
+        if node in functions:
+            inside.append(functions[node].name)
+    step, also = stage.step, tuple(shared)
+    name = step.name
+    if not step.is_product and numbers and numbers[-1] in functions:
+        name, also = inside.pop(), (name, *also)
+    return replace(step, name=name, also=also, inside=tuple(inside), parts=tuple(parts))
+
+
+def _by_stage(
+    stages: Sequence[Computed], found: Sequence[Composite], order: Mapping[int, int]
+) -> list[tuple[int, Composite]]:
+    """Return functions with the number of the first stage that computes their result, sorted."""
+    first: dict[int, int] = {}
+    for number, stage in enumerate(stages):
+        for node in stage.nodes:
+            first.setdefault(order[id(node)], number)
+    pairs = [(first[each.root], each) for each in found if each.root in first]
+    return sorted(pairs, key=lambda pair: pair[0])
+
+
+def _operators(stage: Computed, namer: Namer, order: Mapping[int, int]) -> dict[int, str]:
+    """Return the names of operators in a stage, by the numbers of their nodes."""
+    numbers = {order[id(node)]: node for node in stage.after}
+    if stage.step.is_product:
+        return {number: namer.inside(number, node) for number, node in numbers.items()}
+    return namer.moved({order[id(node)] for node in stage.nodes[:-1]})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sympy import Expr
 
@@ -87,6 +87,57 @@ def fits_epilogue(leaf: Placed, shape: tuple[Size, ...]) -> bool:
     return per_of(down, right, cols) != "no"
 
 
+class _Multiplied(NamedTuple):
+    """The spec of a product, and the formulas of its sizes.
+
+    If ``opened``, it can compute some of its rows; their number is the size ``slot``.
+    """
+
+    spec: Gemm
+    bound: Mapping[str, Expr]
+    opened: bool
+    slot: str | None
+
+
+def _read(
+    product: Product, end: Expression, leaf: Callable[[Expression], Placed | None]
+) -> dict[int, Placed]:
+    """Return where the values are that ``end`` reads besides the product, by ``id``."""
+    known: dict[int, Placed] = {}
+
+    def noted(node: Expression) -> Expression | None:
+        found = None if node is product or node is end else leaf(node)
+        if found is not None:
+            known[id(node)] = found
+        return acc if node is product or found is not None else None
+
+    rebuilt(end, noted)
+    return known
+
+
+def _epilogue(
+    product: Product,
+    end: Expression,
+    known: Mapping[int, Placed],
+    operands: Mapping[Placed | None, Operand],
+) -> Expression | None:
+    """Return the epilogue that computes ``end`` from the sums; None if it is the sums.
+
+    Its last rounding is that of the product's output.
+    """
+    if end is product:
+        return None
+    sums: Expression = acc
+    if product.type != product.sums or is_integer(product.type):
+        sums = Cast("f32" if is_integer(product.type) else product.type, (acc,))
+
+    def replaced(node: Expression) -> Expression | None:
+        return sums if node is product else operands.get(known.get(id(node)))
+
+    found = rebuilt(end.args[0] if isinstance(end, Cast) else end, replaced)
+    return None if found is acc else found
+
+
 class Products:
     """Makes the stage of one product: ``a`` times ``b`` is written to ``target``.
 
@@ -125,33 +176,27 @@ class Products:
 
         ``leaf`` returns where a node is in memory, or None.
         """
-        known: dict[int, Placed] = {}
-
-        def noted(node: Expression) -> Expression | None:
-            found = None if node is product or node is end else leaf(node)
-            if found is not None:
-                known[id(node)] = found
-            return acc if node is product or found is not None else None
-
-        rebuilt(end, noted)
+        known = _read(product, end, leaf)
         self.leaves = list(dict.fromkeys(known.values()))
         outer, rows = self._axes()
+        operands = self._operands(rows)
+        epilogue = _epilogue(product, end, known, operands)
+        gemm = self._gemm(product, epilogue, outer, rows)
+        output = "c" if gemm.spec.d is None else "d"
+        names = (output, "a", "b", *(symbol_of(one.name) for one in operands.values()))
+        return self._planned(gemm, names, outer, rows, machine)
+
+    def _gemm(
+        self, product: Product, epilogue: Expression | None, outer: Sequence[Axis], rows: Axis
+    ) -> _Multiplied:
+        """Return the spec of the product, with loops over the axes ``outer`` around it."""
         target, a, b = self.values
         weight = product.weight
-        operands = self._operands(rows)
-
-        # The last rounding is that of the product's output.
-        last = end.args[0] if isinstance(end, Cast) else end
-        sums: Expression = acc
-        if end is not product and (product.type != product.sums or is_integer(product.type)):
-            sums = Cast("f32" if is_integer(product.type) else product.type, (acc,))
-
-        def replaced(node: Expression) -> Expression | None:
-            return sums if node is product else operands.get(known.get(id(node)))
-
-        epilogue = None if end is product else rebuilt(last, replaced)
-        epilogue = None if epilogue is acc else epilogue
-        finished = epilogue is not None or target.type != product.sums
+        n, k = exprs_of((target.shape[-1], a.shape[-1]))
+        left = _order(rows.size, k, rows.steps[1], a.strides[-1])
+        right = ("C", None) if weight is not None else matrix_order(b)
+        over = _order(rows.size, n, rows.steps[0], target.strides[-1])
+        assert left is not None and right is not None and over is not None
         bound: dict[str, Expr] = {}
 
         def size(name: str, formula: Expr) -> Size:
@@ -160,15 +205,12 @@ class Products:
                 bound[name] = formula
             return Dim(name) if number is None else number
 
-        n, k = exprs_of((target.shape[-1], a.shape[-1]))
-        left = _order(rows.size, k, rows.steps[1], a.strides[-1])
-        right = ("C", None) if weight is not None else matrix_order(b)
-        over = _order(rows.size, n, rows.steps[0], target.strides[-1])
-        assert left is not None and right is not None and over is not None
-        output = "d" if finished else "c"
+        finished = epilogue is not None or target.type != product.sums
         leading = [
             None if step is None else size(f"ld{name}", step)
-            for name, (_, step) in zip(("a", "b", output), (left, right, over), strict=True)
+            for name, (_, step) in zip(
+                "abd" if finished else "abc", (left, right, over), strict=True
+            )
         ]
         stacked = self.opening is Opening.STACK
         opened = self.opening is not Opening.WHOLE and (stacked or not outer)
@@ -184,18 +226,27 @@ class Products:
             a_zero=product.a_zero or None, b_zero=product.b_zero or None, epilogue=epilogue,
             ldc=None if finished else leading[2], ldd=leading[2] if finished else None,
         )  # fmt: skip
-        names = (output, "a", "b", *(symbol_of(one.name) for one in operands.values()))
+        return _Multiplied(spec, bound, opened, "m" if several else None)
+
+    def _planned(
+        self,
+        gemm: _Multiplied,
+        names: tuple[str, ...],
+        outer: list[Axis],
+        rows: Axis,
+        machine: Target,
+    ) -> Planned:
+        """Return the stage of a product. ``names`` are its own names of the output and operands."""
         values = [*self.values, *self.leaves]
-        offsets = tuple(each.offset for each in values)
-        loops, shifts = outer_loops(outer, names, offsets)
+        loops, shifts = outer_loops(outer, names, tuple(each.offset for each in values))
         places = dict(zip(names, (each.name for each in values), strict=True))
-        plan, parallel = self._plan(spec, machine, threads=not loops), False
+        plan, parallel = self._plan(gemm.spec, machine, threads=not loops), False
         if loops and self.schedule.threads is not None:
             parallel = not any(map(has_buffers, plan.nests))
-            plan = plan if parallel else self._plan(spec, machine, threads=True)
+            plan = plan if parallel else self._plan(gemm.spec, machine, threads=True)
         steps = dict(zip(names, rows.steps, strict=True))
-        found = Rows("m" if several else None, rows.size, steps) if opened else None
-        return Planned(plan, places, bound, loops, shifts, parallel, found)
+        found = Rows(gemm.slot, rows.size, steps) if gemm.opened else None
+        return Planned(plan, places, gemm.bound, loops, shifts, parallel, found)
 
     def _plan(self, spec: Gemm, machine: Target, *, threads: bool) -> Plan | ByRows:
         """Return the plan of a product; equal products share a plan."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sympy import Expr, Integer
+from sympy import Expr
 
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
@@ -14,11 +14,12 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import slot_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.symbolic import Least, symbol, value
+from tilewright.symbolic import symbol, value
 
 from ..plan import ByRows, Plan
 from ..routines.copy import CopyPlan
 from ..rows.plan import RowsPlan
+from .block import Block, Outer
 from .placed import Axis
 
 
@@ -28,14 +29,6 @@ class Opening(Enum):
     WHOLE = "all rows"
     ROWS = "some rows, counted through all leading axes"
     STACK = "some rows of one matrix; the leading axes are loops around the stage"
-
-
-@dataclass(frozen=True, slots=True)
-class Outer:
-    """A loop around a stage: the name of its counter, and its trip count."""
-
-    counter: str
-    trips: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +52,6 @@ class Rows:
     slot: str | None
     total: Expr
     steps: Mapping[str, Expr]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A loop over blocks of rows, in which stages run one after another.
-
-    ``first`` is the number of the first of them. ``rows`` is the number of rows of a block, of
-    ``total``, which ``threads`` share. ``private`` are the arrays that have the
-    rows of one block only: no other stage reads them. ``stack`` are the loops around that over
-    blocks, over the leading axes of all stages.
-    """
-
-    first: int
-    rows: int
-    total: Expr
-    threads: int
-    private: frozenset[Name]
-    stack: tuple[Outer, ...] = ()
-
-    @property
-    def parallel(self) -> bool:
-        """True if threads share the blocks."""
-        return self.threads > 1
-
-    @property
-    def most(self) -> Expr:
-        """The rows of the largest block."""
-        return Least(Integer(self.rows), self.total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +81,10 @@ class Step:
     ``shifts`` has for each operand the offset in elements from the start of its array. If
     ``parallel``, threads share the outermost loop. ``found`` is an index that shifts depend on.
     ``rows`` is None if rows of the result need other rows, or if nobody asked. ``block`` is the
-    loop that the stage shares with others. ``inside`` are names of the functions of elements that
-    the stage computes, besides the last one of a stage without a product.
+    loop that the stage shares with others. ``inside`` are names of the functions that the stage
+    computes, besides the last one of a stage without a product. ``parts`` are other names, of the
+    operators in these functions. ``also`` are other names of the stage: that of its last operator,
+    and those of functions that several stages compute.
     """
 
     name: str
@@ -134,6 +101,13 @@ class Step:
     rows: Rows | None = None
     block: Block | None = None
     inside: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the stage."""
+        return (self.name, *self.also)
 
     @property
     def is_product(self) -> bool:

@@ -16,11 +16,11 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy, Pack
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.types import ITEMSIZE, in_word, is_integer
-from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, symbol
+from tilewright.spec.types import FORMATS, ITEMSIZE, in_word, is_integer
+from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, symbol, value
 
+from ..formats.layout import PackedFormat
 from ..formats.lookup import copied_format
-from ..formats.packed_b import PackedFormat
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import Operand
 from .pack_b import PackPlan, group_by_group, plan_packing
@@ -190,6 +190,31 @@ class Move:
         return self.made.along and not self.source.along and self.source.group == 1
 
     @property
+    def filling(self) -> tuple[Vector, int]:
+        """The vector that stores a number everywhere, and the elements in one of its lanes."""
+        each = in_word(self.made.type)
+        return self.target.of("s32" if each > 1 else self.made.type)[0], each
+
+    @property
+    def turned(self) -> bool:
+        """True if contiguous lines become groups, and vectors can be transposed in registers."""
+        if not self.source.along or self.made.along or self.lanes == 1:
+            return False
+        return self.target.holding(self._turned_as, self.lanes).transposes
+
+    @property
+    def _turned_as(self) -> str:
+        """The type of lanes that are transposed: words, if elements are extracted from them."""
+        if self.together > 1 and self.easy:
+            return "s32"
+        return self.real
+
+    @property
+    def real(self) -> str:
+        """The floating-point type of elements in registers."""
+        return "f64" if self.source.type == "f64" else "f32"
+
+    @property
     def copies(self) -> bool:
         """True if no matrix has K groups or contiguous lines, so that elements of lines are copied
         side by side.
@@ -301,6 +326,54 @@ def packed_layout(form: PackedFormat[int], name: str) -> Layout:
     )
 
 
+def staged_move(
+    target: Target,
+    source: Operand,
+    packed: Operand,
+    line: str,
+    size: tuple[Expr, Expr],
+    *,
+    rounded: str,
+    group: int,
+    shift: int,
+    lanes: int,
+    slots: tuple[str, ...],
+) -> Move:
+    """Return the move of an operand for the tiles: ``size`` lines and elements of K.
+
+    Lines become K groups of ``group`` elements, or stay contiguous if ``packed`` is. Elements are
+    rounded to type ``rounded``, unless this is empty, and ``shift`` is added to them.
+    """
+    along = value(packed.strides.get("k", ONE)) == 1 and value(packed.strides[line]) != 1
+    made = operand_layout(packed, line, along=along)
+    made = replace(made, group=1 if along else group, shift=shift)
+    given = operand_layout(source, line)
+    kind = rounded or source.type
+    move = Move(target, given, made, source.type, kind, *size, lanes, (1, 1), slots)
+    return grouped(move) if move.turned else move
+
+
+def filling(target: Target, name: Name, type_: str, slots: tuple[str, ...] = ()) -> Move:
+    """Return a move that only fills buffer ``name`` with a number."""
+    side = Layout(name, type_, ONE)
+    return Move(target, side, side, type_, type_, ZERO, ZERO, 1, (1, 1), slots)
+
+
+def operand_layout(operand: Operand, line: str, *, along: bool | None = None) -> Layout:
+    """Return the layout of an operand whose lines are along dimension ``line``.
+
+    ``along`` is that of the layout, if the operand has single elements along other dimensions.
+    """
+    line_step, step = operand.strides[line], operand.strides.get("k", ZERO)
+    if along is None:
+        along = value(step) == 1 and value(line_step) != 1
+    apart = not along and value(line_step) != 1
+    return Layout(
+        operand.buffer, operand.type, line_step if along else step, along,
+        across=line_step if apart else None,
+    )  # fmt: skip
+
+
 def _packing(spec: Copy, form: PackedFormat[int], move: Move, target: Target) -> PackPlan:
     """Return the plan that packs and sums columns; SpecError if the source cannot be packed so."""
     if not isinstance(spec.a, Matrix):
@@ -363,6 +436,30 @@ def tiled(move: Move) -> tuple[Move, str]:
         while 2 * depth * lines <= TURNED * lanes * move.together:
             depth *= 2
     return replace(move, lanes=lanes, tile=(lines, depth)), "square blocks, transposed in registers"
+
+
+def grouped(move: Move) -> Move:
+    """Return ``move``, of contiguous lines to groups, with its tile.
+
+    A tile has whole cache lines of both matrices, or a vector if that is longer. For single bytes
+    only half a cache line is filled, because more words would not fit in registers.
+    """
+    line, lanes = move.target.core.line, move.lanes
+    vector = lanes * (move.together if move.easy else 1)
+    if _many_instructions(move):  # one block for each tile is then enough code
+        return replace(move, tile=(lanes, vector))
+    written = max(move.made.group * ITEMSIZE[move.made.type], 2)
+    tile = max(lanes, line // written), max(vector, line // ITEMSIZE[move.source.type])
+    return replace(move, tile=tile)
+
+
+def _many_instructions(move: Move) -> bool:
+    """Return True if converting one element needs many instructions."""
+    kind = move.rounded
+    if kind not in FORMATS or is_upper_half(kind) or move.bits:
+        return False
+    loads = move.target.holding(move.real, move.lanes).loads
+    return kind != move.source.type or kind not in loads
 
 
 def block_move(

@@ -43,16 +43,18 @@ from tilewright.symbolic import ONE, ZERO, symbol
 
 from ..loops import Decided, Decision
 from ..network.attention import attentions, stages_of_attention
+from ..network.block import Outer
 from ..network.blocks import blocked, grouped, in_blocks, openings, resolved, users_of
 from ..network.chosen import chosen, ways
+from ..network.composites import Composite, composites
 from ..network.elements import Elements
-from ..network.names import Key, Namer
+from ..network.names import Computed, Key, Namer, with_names
 from ..network.placed import Placed, axes_of, expr_of, exprs_of, merged, same, tight
 from ..network.places import away, check_places, places_of
 from ..network.products import Products, fits_epilogue, matrix_order
 from ..network.rebuilt import arguments, rebuilt
 from ..network.shared import shared_nodes
-from ..network.step import Found, Opening, Outer, Sizes, Step, outer_loops, shown_as
+from ..network.step import Found, Opening, Sizes, Step, outer_loops, shown_as
 from ..plan import ByRows, Plan
 from ..rows.plan import plan_rows
 
@@ -118,6 +120,7 @@ class _Cuts:
     names: Mapping[Key, str] = field(default_factory=dict)
     moved: Container[int] = ()
     plans: dict[Any, Plan | ByRows] = field(default_factory=dict)
+    composites: list[tuple[Composite, ...]] = field(default_factory=list)
 
     def of(self, opened: Mapping[int, Opening]) -> _Cutter:
         """Return a cutter; the stages ``opened`` can compute some of their rows."""
@@ -154,8 +157,8 @@ class _Cutter:
     def __init__(self, cuts: _Cuts, opened: Mapping[int, Opening]) -> None:
         spec, self.target, self.stages = cuts.spec.folded, cuts.target, cuts.stages
         self.opened, self.products, self.moved = opened, cuts.plans, cuts.moved
+        self.cuts = cuts
         self.namer = Namer(cuts.names)
-        self.functions: dict[str, list[Expression]] = {}
         self.nodes = nodes_of(rows(*spec.results))
         self.order = {id(node): number for number, node in enumerate(self.nodes)}
         self.taken = frozenset(dim.name for _, dim in spec.runtime_sizes())
@@ -177,7 +180,7 @@ class _Cutter:
                 steps = tight(exprs_of(node.shape)) if strides is None else exprs_of(strides)
                 name = Name(symbol_of(node.name))
                 self.values[id(node)] = Placed(name, node.type, node.shape, steps)
-        self.made: list[Step] = []
+        self.made: list[Computed] = []
         self.multiplied: set[int] = set()
         self.numbers = count()
         self.written: set[Name] = set()
@@ -188,15 +191,10 @@ class _Cutter:
         for result, output in zip(self.results, self.outputs, strict=True):
             if output not in self.written:
                 self._result(result, output)
-        return tuple(replace(step, inside=self._inside(step)) for step in self.made)
-
-    def _inside(self, step: Step) -> tuple[str, ...]:
-        """Return the names of the functions of elements that a stage computes."""
-        nodes = self.functions.get(step.name, ())
-        if step.is_product:
-            return tuple(self.namer.inside(self.order[id(node)], node) for node in nodes)
-        numbers = {self.order[id(node)] for node in nodes}
-        return tuple(name for (number, _), name in self.namer.known.items() if number in numbers)
+        if not self.cuts.composites:
+            self.cuts.composites.append(composites(self.nodes, self.attentions.values()))
+        (found,) = self.cuts.composites
+        return with_names(self.made, found, self.namer, self.order)
 
     def _name(self, node: Expression) -> str:
         """Return the name of a stage, given its product or its last node."""
@@ -273,14 +271,13 @@ class _Cutter:
         ).stage(product, end, self._ready, self.target)
         said = repr(rebuilt(end, lambda node: None if node is end else self._shown(node)))
         after = self._after(product)
-        inner = [node for node in walked(end, self.values) if id(node) in after]
-        self.functions[name] = [node for node in inner if isinstance(node, Call)]
-        self.made.append(
-            Step(
-                name, stage.plan, written.name, buffer, stage.operands, stage.sizes, said,
-                stage.loops, stage.shifts, stage.parallel, rows=stage.rows,
-            )
+        nodes = tuple(walked(end, self.values))
+        functions = tuple(n for n in nodes if id(n) in after and isinstance(n, Call))
+        step = Step(
+            name, stage.plan, written.name, buffer, stage.operands, stage.sizes, said,
+            stage.loops, stage.shifts, stage.parallel, rows=stage.rows,
         )  # fmt: skip
+        self.made.append(Computed(step, nodes, functions))
         self.values[id(end)] = written
 
     @property
@@ -290,8 +287,15 @@ class _Cutter:
 
     @property
     def _schedule(self) -> Schedule:
-        """The schedule of the next stage: threads share blocks of rows, if there are any."""
-        return Schedule(threads=None if len(self.made) in self.opened else self.stages.threads)
+        """The schedule of the next stage.
+
+        Threads share blocks of rows if there are any. If a call may have a single block, they share
+        what is in it. Matrix units would then be configured for each loop of a block.
+        """
+        opening = self._opening
+        single = opening is Opening.ROWS and self.taken and self.target.matrix is None
+        shared = opening is Opening.WHOLE or single
+        return Schedule(threads=self.stages.threads if shared else None)
 
     def _matrix(self, node: Expression) -> Placed:
         """Return where an operand of a product is; a copy if its strides are no matrix's."""
@@ -384,13 +388,11 @@ class _Cutter:
         said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
         self.written.add(target.name)
         name = self.namer.of_copy() if known else self._name(node)
-        self.functions[name] = [each for each in walked(node, leaves) if each is not node]
-        self.made.append(
-            Step(
-                name, stage.plan, target.name, buffer, stage.operands,
-                stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
-            )
+        step = Step(
+            name, stage.plan, target.name, buffer, stage.operands,
+            stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
         )  # fmt: skip
+        self.made.append(Computed(step, tuple(walked(node, leaves))))
 
     def _leaves(self, root: Expression) -> tuple[tuple[Size, ...], dict[int, Placed]]:
         """Return the shape over which a stage loops, and where the values that it reads are."""
@@ -456,13 +458,12 @@ class _Cutter:
         one = Full(0.0, (1, 1)) + Extent(Dim("counter"))
         plan = plan_rows(Network((), (one,)), Schedule(), self.target)
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
-        self.made.append(
-            Step(
-                self._name(node), plan, written.name, buffer, {"out": written.name},
-                {slot_of("counter"): place}, repr(node), (loop,),
-                {"out": written.offset + place * written.strides[0]},
-            )
+        step = Step(
+            self._name(node), plan, written.name, buffer, {"out": written.name},
+            {slot_of("counter"): place}, repr(node), (loop,),
+            {"out": written.offset + place * written.strides[0]},
         )  # fmt: skip
+        self.made.append(Computed(step))
         self.values[id(node)] = written
 
     def _take(self, node: Take) -> None:
@@ -484,12 +485,11 @@ class _Cutter:
         shifts["in0_"] = table.offset + symbol("found") * table.strides[0]
         found = Found("found", rows.name, at, expr_of(table.shape[0]))
         operands = {"out": written.name, "in0_": table.name}
-        self.made.append(
-            Step(
-                self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
-                loops, shifts, found=found,
-            )
+        step = Step(
+            self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
+            loops, shifts, found=found,
         )  # fmt: skip
+        self.made.append(Computed(step))
         self.values[id(node)] = written
 
     def _join(self, node: Join) -> None:

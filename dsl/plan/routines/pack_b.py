@@ -16,8 +16,9 @@ from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product, held_as
+from ..formats.layout import ALIGNMENT, PackedFormat
 from ..formats.lookup import PlainFormat, format_of, packing_of_d
-from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_a_product, packed_product
+from ..formats.packed_b import packed_a_product, packed_product
 from ..formats.quantized_a import QuantizeRowsPlan, plan_rows_of_a
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller

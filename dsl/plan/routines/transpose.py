@@ -8,7 +8,8 @@ mirror image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
@@ -62,7 +63,7 @@ class Block:
 
     def moved(self, row: int, col: int) -> Block:
         """Return the block ``row`` rows further down and ``col`` columns to the right."""
-        return replace(self, row=self.row + row, col=self.col + col)
+        return Block(self.vector, self.row + row, self.col + col, self.rows, self.cols)
 
     @property
     def flipped(self) -> Block:
@@ -121,14 +122,15 @@ def interleaves(target: Target, vector: Vector, rows: int, cols: int) -> int:
     return len(prune(ops, result[:cols]))
 
 
-def _of_block(target: Target, vector: Vector, rows: int, cols: int) -> Cover:
-    lanes = vector.lanes
-    return Cover(
-        blocks=(Block(vector, 0, 0, rows, cols),),
-        loads=rows * (1 if cols == lanes else 2),
-        stores=cols * (1 if rows == lanes else 2),
-        interleaves=interleaves(target, vector, rows, cols),
-    )
+def _of_blocks(target: Target, vector: Vector, blocks: Sequence[Block]) -> Cover:
+    """Return the cover that consists of ``blocks`` of ``vector``, with its cost."""
+    loads = stores = moves = 0
+    sizes = Counter((block.rows, block.cols) for block in blocks)
+    for (rows, cols), count in sizes.items():
+        loads += count * rows * (1 if cols == vector.lanes else 2)
+        stores += count * cols * (1 if rows == vector.lanes else 2)
+        moves += count * interleaves(target, vector, rows, cols)
+    return Cover(tuple(blocks), loads, stores, moves)
 
 
 @lru_cache(maxsize=4096)
@@ -157,15 +159,16 @@ def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Co
     lanes = vector.lanes
     for height in _heights(vector, rows):
         for width in _heights(vector, cols):
-            blocks = _NOTHING
-            for row in range(0, height, lanes):
-                for col in range(0, width, lanes):
-                    size = min(lanes, height - row), min(lanes, width - col)
-                    blocks += _moved(_of_block(target, vector, *size), row, col)
+            blocks = [
+                Block(vector, row, col, min(lanes, height - row), min(lanes, width - col))
+                for row in range(0, height, lanes)
+                for col in range(0, width, lanes)
+            ]
             narrower = lanes // 2
             below = cover(target, vector.element, rows - height, cols, narrower)
             beside = cover(target, vector.element, height, cols - width, narrower)
-            yield blocks + _moved(below, height, 0) + _moved(beside, 0, width)
+            whole = _of_blocks(target, vector, blocks)
+            yield whole + _moved(below, height, 0) + _moved(beside, 0, width)
 
 
 def _heights(vector: Vector, extent: int) -> Iterator[int]:
@@ -227,8 +230,8 @@ def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> Squar
     above += _moved(cover(target, element, whole, extent - whole, narrower), 0, whole)
     for row in range(0, whole, vector.lanes):
         for col in range(row, whole, vector.lanes):
-            sizes = (min(vector.lanes, whole - at) for at in (row, col))
-            block = _moved(_of_block(target, vector, *sizes), row, col)
+            rows, cols = (min(vector.lanes, whole - at) for at in (row, col))
+            block = _of_blocks(target, vector, [Block(vector, row, col, rows, cols)])
             if row == col:
                 diagonal += block
             else:

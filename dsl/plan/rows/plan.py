@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from sympy import Expr
 
 from tilewright.errors import PlanError, ScheduleError
+from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.expression.nodes import Call, Expression, Number
@@ -91,6 +92,11 @@ class RowPasses:
     def prefetching(self) -> int | None:
         """The number of the pass that prefetches the rows of the next block, None for no pass."""
         return None
+
+    @property
+    def far(self) -> tuple[str, ...]:
+        """The arrays whose next rows are prefetched."""
+        return ()
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -218,13 +224,26 @@ class RowsPlan(RowPasses, Decided):
         return size > core.second.size and self.starved(core.rate(size))
 
     @property
+    def far(self) -> tuple[str, ...]:
+        """The matrices that may lie beyond the first cache: they are too large for the stack.
+
+        A buffer on the stack ends, as the C compiler knows, before the row that is prefetched.
+        """
+        rows = value(self.rows)
+        sizes = {
+            name: ITEMSIZE[each.type] * (value(each.strides["m"]) or 0) * (rows or 0)
+            for name, each in self.operands.items()
+        }
+        return tuple(name for name in self.matrices if not 0 < sizes[name] <= STACK_BYTES)
+
+    @property
     def prefetching(self) -> int | None:
         """The number of the pass that prefetches the rows of the next block, None for no pass.
 
         It is the pass with the most arithmetic, during which they arrive.
         """
         one = len(self.passes) == 1 or value(self.rows) == 1
-        if self.columns or one or not self.matrices or self.starved(self.target.core.memory):
+        if self.columns or one or not self.far or self.starved(self.target.core.memory):
             return None
         return self.work.index(max(self.work))
 

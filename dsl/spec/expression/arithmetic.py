@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.errors import SpecError
 
 from .define import builtin
-from .nodes import Term
+from .nodes import ARRAY_FUNCTIONS, Term
 from .postop import Arithmetic, Lane, Monotone, Program
 
 __all__ = [
@@ -384,3 +384,6 @@ def clip(x: Term, low: float, high: float) -> None:
 def times(x: Any, factor: Any) -> Any:
     """Return the product of two numpy arrays, in which infinity times 0 is 0, not NaN."""
     return np.where(np.isinf(x) & (factor == 0), 0.0, x * factor)
+
+
+ARRAY_FUNCTIONS["clip"] = clip

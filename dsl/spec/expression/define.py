@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, wraps
 from types import FunctionType
 from typing import Any, ParamSpec, overload
@@ -246,13 +247,11 @@ def _check_sample(entry: PostOp, values: tuple[float, ...]) -> None:
     _use(entry, (*operands, *values), {})
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Placeholder(Expression):
     """A stand-in for an operand, with which a new post-op is tried."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
     def __repr__(self) -> str:
         return self.name

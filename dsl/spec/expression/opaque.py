@@ -42,6 +42,11 @@ class Opaque(Generic[E]):
 
     __slots__ = ()
 
+    def __init_subclass__(cls) -> None:
+        # The methods that a frozen dataclass defines raise a TypeError for names that are no field.
+        if "__setattr__" in vars(cls):
+            cls.__setattr__, cls.__delattr__ = Opaque.__setattr__, Opaque.__delattr__  # type: ignore[method-assign]
+
     @property
     def tensor(self) -> Shaped | None:
         """Type and shape of an expression of tensors; None for numbers and in epilogues."""
@@ -230,6 +235,16 @@ class Opaque(Generic[E]):
             f"x[{index!r}] = ...",
             "tw.where(condition, value, x) is a new value; out= of the call says where it goes",
         )
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise SpecAttributeError(
+            "an expression never changes: it has no attributes to set",
+            got=f"x.{name} = ...",
+            expected="a new value: y = x * 2",
+        )
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise SpecAttributeError("an expression never changes", got=f"del x.{name}")
 
     def __delitem__(self, index: Any) -> NoReturn:
         _refuse("an expression cannot be assigned to: it never changes", f"del x[{index!r}]")

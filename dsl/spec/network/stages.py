@@ -25,12 +25,14 @@ class Stage:
     ----------
     names : str
         The names that ``kernel.explain()`` prints, in the order in which they run, separated by
-        spaces.
+        spaces. A product is named after its weight, another stage after its function and a number,
+        for example ``softmax0``. ``attention0`` is the name of the stages of an attention.
     rows : int, optional
-        The rows of a block. Rows are counted through all leading axes if all named stages can do
-        so. Otherwise, as in attention, leading axes are loops around the blocks, and a block has
-        rows of one matrix. By default, each product or row program computes all rows before the
-        next one begins.
+        The rows of a block; the most rows if threads share the blocks. Each call then cuts its rows
+        into blocks of equal height, so that all threads get the same number of them. Rows are
+        counted through all leading axes if all named stages can do so. Otherwise, as in attention,
+        leading axes are loops around the blocks, and a block has rows of one matrix. By default,
+        each product or row program computes all rows before the next one begins.
     at : dict, optional
         Places of functions, by the names that ``kernel.explain()`` prints. A function of elements
         after a product is computed in "accumulators" by default, before the sums are stored. At
@@ -99,7 +101,7 @@ class Stages(Schedule):
         A ``Schedule`` for a product, by its name. Its tile, loops, blocks of m and n, packing,
         tails and prefetching may be chosen.
     threads : int, optional
-        The number of threads. They share the blocks of a stage.
+        The number of threads. They share the blocks of a stage equally.
 
     Raises
     ------

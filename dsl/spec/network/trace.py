@@ -82,39 +82,9 @@ class NetworkFunction:
             An argument is missing, shapes do not fit, or the function does something that cannot
             be traced.
         """
-        inputs: list[Input] = []
-        spaces: list[Weights] = []
-        passed: dict[str, Any] = {}
-        if unnamed:
-            self._refuse("tensors are given by name", dict.fromkeys(map(str, map(type, unnamed))))
-        for name, parameter in self.signature.parameters.items():
-            if name not in given:
-                if parameter.default is Parameter.empty:
-                    self._refuse(f"{name} is missing", given)
-                continue
-            value = given[name]
-            if isinstance(value, Tensor):
-                if isinstance(value.type, Quantized):
-                    raise SpecError(
-                        "only a weight has a low-bit format",
-                        got=value,
-                        hint=f"{name}={{...: array}}",
-                    )
-                value = Input(name, value.type, value.shape, value.strides)
-                inputs.append(value)
-            elif isinstance(value, Mapping):
-                value = Weights(name, value)
-                spaces.append(value)
-            elif _has_arrays(value):
-                raise SpecTypeError(
-                    f"{self.name}.of: {name} is neither a tensor nor weights by name",
-                    got=type(value).__name__,
-                    expected=f"{name}=tw.Tensor(type, shape), or {name}={{'up': array}}",
-                )
-            passed[name] = value
-        for name in given:
-            if name not in self.signature.parameters:
-                self._refuse(f"there is no argument {name!r}", given)
+        self._check_names(unnamed, given)
+        order = [name for name in self.signature.parameters if name in given]
+        passed = {name: self._passed(name, given[name]) for name in order}
         found = self._traced(passed)
         several = isinstance(found, tuple | list)
         results = tuple(found) if several else (found,)
@@ -122,11 +92,42 @@ class NetworkFunction:
             self._check_result(result)
         if not results:
             self._refuse("the function returns nothing", given)
-        made = Network(tuple(inputs), results, several)
+        inputs = tuple(each for each in passed.values() if isinstance(each, Input))
+        made = Network(inputs, results, several)
         made.check_told()
-        for space in spaces:
-            space.check_used(made.weights)
+        for space in passed.values():
+            if isinstance(space, Weights):
+                space.check_used(made.weights)
         return made
+
+    def _check_names(self, unnamed: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """Raise SpecError unless ``given`` has the arguments of the function."""
+        if unnamed:
+            self._refuse("tensors are given by name", dict.fromkeys(map(str, map(type, unnamed))))
+        for name, parameter in self.signature.parameters.items():
+            if name not in given and parameter.default is Parameter.empty:
+                self._refuse(f"{name} is missing", given)
+        for name in given:
+            if name not in self.signature.parameters:
+                self._refuse(f"there is no argument {name!r}", given)
+
+    def _passed(self, name: str, value: Any) -> Any:
+        """Return what the function gets for an argument."""
+        if isinstance(value, Tensor):
+            if isinstance(value.type, Quantized):
+                raise SpecError(
+                    "only a weight has a low-bit format", got=value, hint=f"{name}={{...: array}}"
+                )
+            return Input(name, value.type, value.shape, value.strides)
+        if isinstance(value, Mapping):
+            return Weights(name, value)
+        if _has_arrays(value):
+            raise SpecTypeError(
+                f"{self.name}.of: {name} is neither a tensor nor weights by name",
+                got=type(value).__name__,
+                expected=f"{name}=tw.Tensor(type, shape), or {name}={{'up': array}}",
+            )
+        return value
 
     def _traced(self, passed: Mapping[str, Any]) -> Any:
         """Call the function; SpecError if it uses an argument as a tensor that is none."""

@@ -485,6 +485,14 @@ def _squeezed(x: Any, axis: Any) -> Expression:
     return reshape(x, (*shape[:at], *shape[at + 1 :]))
 
 
+def _split(x: Any, parts: Any, axis: Any = 0) -> Any:
+    return list(split(x, parts, axis))
+
+
+def _stacked(tensors: Any, axis: Any = 0) -> Expression:
+    return concat([_expanded(one, axis) for one in tensors], axis)
+
+
 ARRAY_FUNCTIONS["reshape"] = reshape
 ARRAY_FUNCTIONS["transpose"] = transpose
 ARRAY_FUNCTIONS["swapaxes"] = swapaxes
@@ -495,3 +503,5 @@ ARRAY_FUNCTIONS["broadcast_to"] = expand
 ARRAY_FUNCTIONS["expand_dims"] = _expanded
 ARRAY_FUNCTIONS["take"] = _taken
 ARRAY_FUNCTIONS["squeeze"] = _squeezed
+ARRAY_FUNCTIONS["split"] = _split
+ARRAY_FUNCTIONS["stack"] = _stacked

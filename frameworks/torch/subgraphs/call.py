@@ -17,6 +17,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim, Size
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..packed import INPUT_TYPES
 from ..products import register
 from .digest import digest
 from .recipe import Recipe
@@ -26,14 +27,14 @@ class Joined(NamedTuple):
     """A sub-graph whose network is compiled.
 
     ``kernels`` are its kernels by their number of threads. ``places`` are the indices of the inputs
-    that the network reads. ``shapes`` are those of the results.
+    that the network reads. ``results`` are the shapes and types of the results.
     """
 
     recipe: Recipe
     network: Network
     kernels: dict[int, Kernel]
     places: tuple[int, ...]
-    shapes: tuple[tuple[Size, ...], ...]
+    results: tuple[tuple[tuple[Size, ...], torch.dtype], ...]
 
     @property
     def kernel(self) -> Kernel:
@@ -79,10 +80,12 @@ def join(recipe: Recipe, weights: Sequence[torch.Tensor]) -> Joined:
     found = _joined.get(recipe.key)
     if found is None:
         network = recipe.model(weights).network
-        names = [name for name, _ in recipe.inputs]
+        names = [held.name for held in recipe.inputs]
         places = tuple(names.index(each.name) for each in network.inputs)
-        shapes = tuple(each.tensor.shape for each in network.results if each.tensor is not None)
-        found = Joined(recipe, network, {}, places, shapes)
+        made = [each.tensor for each in network.results if each.tensor is not None]
+        dtypes = {name: dtype for dtype, name in INPUT_TYPES.items()}
+        results = tuple((each.shape, dtypes[each.type]) for each in made)
+        found = Joined(recipe, network, {}, places, results)
     found.compiled(torch.get_num_threads())
     _joined[recipe.key] = found
     return found
@@ -137,13 +140,11 @@ def _pack(joined: Joined, weights: list[torch.Tensor]) -> PackedWeights | None:
 def _fake(
     inputs: list[torch.Tensor], weights: list[torch.Tensor], key: str, constant: bool
 ) -> list[torch.Tensor]:
-    joined, sizes = _joined[key], dict[str, Any]()
-    for (_, shape), tensor in zip(joined.recipe.inputs, inputs, strict=True):
-        pairs = zip(shape, tensor.shape, strict=True)
-        sizes |= {size.name: own for size, own in pairs if isinstance(size, Dim)}
+    joined = _joined[key]
+    sizes = joined.recipe.sizes(inputs)
     return [
-        inputs[0].new_empty([sizes[x.name] if isinstance(x, Dim) else x for x in shape])
-        for shape in joined.shapes
+        inputs[0].new_empty([x.at(sizes) if isinstance(x, Dim) else x for x in shape], dtype=dtype)
+        for shape, dtype in joined.results
     ]
 
 

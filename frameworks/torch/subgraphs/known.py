@@ -14,7 +14,8 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.sizes import Dim, Size
 
-from ..aten import Known
+from ..aten import Known, Truth
+from ..packed import INPUT_TYPES
 from .recipe import Step, evaluate, read
 from .traced import Traced, check_numbers, leaves, number_of, traced, value_of
 
@@ -47,7 +48,7 @@ def findings(graph: torch.fx.GraphModule, given: Sequence[Any]) -> Findings:
 def _weights(
     graph: torch.fx.GraphModule, given: Sequence[Any]
 ) -> Iterator[tuple[torch.fx.Node, torch.Tensor]]:
-    """Yield the parameters and buffers of f32 with one or two axes, and more than one element."""
+    """Yield the parameters and buffers with one or two axes, and more than one element."""
     examples = iter(given)
     for node in graph.graph.nodes:
         tensor: Any = None
@@ -63,15 +64,16 @@ def _weights(
 
 
 def is_served(tensor: torch.Tensor) -> bool:
-    """Return True if networks take such a tensor: strided, f32, on the CPU."""
-    usual: bool = tensor.dtype == torch.float32 and tensor.layout == torch.strided
+    """Return True if networks take such a tensor: strided, of a type they have, on the CPU."""
+    usual: bool = tensor.dtype in INPUT_TYPES and tensor.layout == torch.strided
     return usual and tensor.device.type == "cpu"
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[Size, ...] | None:
     """Return a tensor's shape, with a dim for each size that a call chooses.
 
-    Return None if a size is computed of several, for example ``2 * s0``.
+    A product of such sizes, for example ``2 * s0``, is joined of dims. Return None if a size is
+    computed otherwise.
     """
     sizes = tuple(number_of(size) for size in tensor.shape)
     return sizes if all(isinstance(size, int | Dim) for size in sizes) else None
@@ -108,8 +110,8 @@ class _Search:
         """Note the values of a node that no network computes: a network may read them."""
         example = value_of(node)
         usual = isinstance(example, torch.Tensor) and is_served(example)
-        if usual and (shape := shape_of(example)) is not None:
-            self.values[node.name] = Input("x", "f32", shape)
+        if usual and (shape := shape_of(example)) is not None and not any(map(_is_joined, shape)):
+            self.values[node.name] = Input("x", INPUT_TYPES[example.dtype], shape)
 
     def call(self, node: torch.fx.Node) -> None:
         parts = leaves(node)
@@ -171,24 +173,30 @@ class _Missing(dict[str, Any]):
     """Values by name; SpecError for the name of a value that no network has."""
 
     def __missing__(self, name: str) -> Any:
-        raise SpecError("an argument is no f32 tensor on the CPU, or has a computed size", got=name)
+        raise SpecError(
+            "an argument is no float tensor on the CPU, or has a computed size", got=name
+        )
 
 
 def _checked(node: torch.fx.Node, example: torch.Tensor, value: Any) -> Any:
     """Return a node's value for the nodes after it; SpecError if it is not what PyTorch computes.
 
-    A tensor of f32 becomes a new input, so that expressions stay short.
+    A tensor of floats becomes a new input, so that expressions stay short.
     """
     if isinstance(value, Known):
         return value
-    shape = shape_of(example)
-    if not isinstance(value, Expression) or value.tensor is None or value.tensor.shape != shape:
-        raise SpecError(f"{node.name} has another shape in a network", got=value, expected=shape)
-    if example.dtype == torch.bool:
+    shape, found = shape_of(example), value.value if isinstance(value, Truth) else value
+    if not isinstance(found, Expression) or found.tensor is None or found.tensor.shape != shape:
+        raise SpecError(f"{node.name} has another shape in a network", got=found, expected=shape)
+    if isinstance(value, Truth) and example.dtype == torch.bool:
         return value
-    if not is_served(example):
+    if not is_served(example) or found.tensor.type != INPUT_TYPES[example.dtype]:
         raise SpecError(f"its result is {str(example.dtype).removeprefix('torch.')}")
-    return Input("x", "f32", value.tensor.shape)
+    return Input("x", found.tensor.type, found.tensor.shape)
+
+
+def _is_joined(size: Size) -> bool:
+    return isinstance(size, Dim) and size.parts != (size,)
 
 
 def _pure(steps: Traced) -> Traced:

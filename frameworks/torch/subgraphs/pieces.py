@@ -9,14 +9,10 @@ import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from .known import Findings
-from .recipe import Step
+from .known import Findings, is_served
+from .recipe import products_of
 from .traced import value_of
 
-#: Operators that are products, without their overloads.
-_PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm")
-#: Operators that are several products.
-_SEVERAL = {"scaled_dot_product_attention": 2}
 #: The largest number of products in a piece, if the graph can be cut between single values. The C
 #: compiler needs about a second for two products, and layers that are equal share one network.
 MOST = 8
@@ -33,7 +29,7 @@ class Piece(NamedTuple):
 def pieces(graph: torch.fx.GraphModule, found: Findings) -> list[Piece]:
     """Return the pieces of ``graph`` with two products or more, in the order of their last nodes.
 
-    A node whose value is not one tensor of f32 without gaps is in a piece only together with all
+    A node whose value is not one tensor of floats without gaps is in a piece only together with all
     nodes that read it. Otherwise it loses its place in ``found.steps``.
     """
     order = {node: at for at, node in enumerate(graph.graph.nodes)}
@@ -45,14 +41,8 @@ def pieces(graph: torch.fx.GraphModule, found: Findings) -> list[Piece]:
         for node in odd:
             del found.steps[node]
             found.why[node] = (
-                "its result is no f32 tensor without gaps, and is read outside of networks"
+                "its result is no float tensor without gaps, and is read outside of networks"
             )
-
-
-def products_of(steps: Iterable[Step]) -> int:
-    """Return the number of products in steps."""
-    names = [step.target.removeprefix("aten.").partition(".")[0] for step in steps]
-    return sum((name in _PRODUCTS) + _SEVERAL.get(name, 0) for name in names)
 
 
 def _partitions(graph: torch.fx.GraphModule, found: Findings) -> Iterator[list[torch.fx.Node]]:
@@ -97,7 +87,7 @@ def _cut(
 
 
 def _count(nodes: Iterable[torch.fx.Node], found: Findings) -> int:
-    return sum(products_of(found.steps[node].steps) for node in nodes)
+    return sum(products_of(step.target) for node in nodes for step in found.steps[node].steps)
 
 
 def _piece(nodes: list[torch.fx.Node], found: Findings) -> Piece:
@@ -123,7 +113,6 @@ def _piece(nodes: list[torch.fx.Node], found: Findings) -> Piece:
 
 
 def _is_plain(node: torch.fx.Node) -> bool:
-    """Return True if a node's value is one tensor of f32 without gaps, as networks return it."""
+    """Return True if a node's value is one tensor without gaps, of a type that networks return."""
     value = value_of(node)
-    usual = isinstance(value, torch.Tensor) and value.dtype == torch.float32
-    return usual and value.is_contiguous()
+    return isinstance(value, torch.Tensor) and is_served(value) and value.is_contiguous()

@@ -16,12 +16,23 @@ from tilewright.spec.expression.nodes import Expression, every_node
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import TypeName
 
 from ..aten import Known, Use, called
-from ..products import linear
+from ..products import LAYER_TYPES, linear
 
-#: Name of Python's ``operator.getitem`` as a target.
-GET = str(operator.getitem)
+#: The number of products that an operator is.
+_PRODUCTS = {
+    **dict.fromkeys(("linear", "matmul", "mm", "bmm", "addmm"), 1),
+    "scaled_dot_product_attention": 2,
+}
+#: Name of Python's ``operator.getitem`` as a target, and of a conversion.
+GET, TO = str(operator.getitem), "aten.to.dtype"
+
+
+def products_of(target: str) -> int:
+    """Return the number of products that an operator is, for example 1 for ``aten.mm.default``."""
+    return _PRODUCTS.get(target.removeprefix("aten.").partition(".")[0], 0)
 
 
 class Ref(NamedTuple):
@@ -33,25 +44,34 @@ class Ref(NamedTuple):
 class Step(NamedTuple):
     """One call: the name of its value, the operator, and arguments with ``Ref`` for values.
 
-    The operator is written as in a graph, for example ``aten.linear.default``.
+    The operator is written as in a graph, for example ``aten.linear.default``. ``types`` are those
+    of the tensors that it returns.
     """
 
     name: str
     target: str
     args: tuple[Any, ...]
     options: tuple[tuple[str, Any], ...]
+    types: tuple[torch.dtype, ...]
+
+
+class Argument(NamedTuple):
+    """A tensor that a recipe reads: its name, its shape and its type."""
+
+    name: str
+    shape: tuple[Size, ...]
+    type: TypeName
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A function of tensors and of weights, as steps. All tensors are f32.
+    """A function of tensors and of weights, as steps.
 
-    ``inputs`` and ``weights`` are pairs of a name and a shape. ``results`` has the names of the
-    values that the function returns.
+    ``results`` has the names of the values that the function returns.
     """
 
-    inputs: tuple[tuple[str, tuple[Size, ...]], ...]
-    weights: tuple[tuple[str, tuple[Size, ...]], ...]
+    inputs: tuple[Argument, ...]
+    weights: tuple[Argument, ...]
     steps: tuple[Step, ...]
     results: tuple[str, ...]
 
@@ -68,11 +88,11 @@ class Recipe:
         """
         constants, names = Constants(), Names(("w",))
         values: dict[str, Any] = {
-            name: Input(names.give(name), "f32", shape) for name, shape in self.inputs
+            name: Input(names.give(name), type_, shape) for name, shape, type_ in self.inputs
         }
         given = list(values.values())
-        for (name, _), tensor in zip(self.weights, weights, strict=True):
-            values[name] = Known(tensor.detach(), name)
+        for held, tensor in zip(self.weights, weights, strict=True):
+            values[held.name] = Known(tensor.detach(), held.name)
         for step in self.steps:
             values[step.name] = evaluate(step, values, constants)
         results = tuple(values[name] for name in self.results)
@@ -85,21 +105,29 @@ class Recipe:
             raise SpecError("no result depends on an input", got=self.results)
         return constants.model(Network(inputs, results, several=len(results) > 1))
 
+    def sizes(self, inputs: Sequence[torch.Tensor]) -> dict[str, int]:
+        """Return the sizes of a call by the names of their dims."""
+        return {
+            size.name: own
+            for held, tensor in zip(self.inputs, inputs, strict=True)
+            for size, own in zip(held.shape, tensor.shape, strict=True)
+            if isinstance(size, Dim)
+        }
+
     def run(
         self, inputs: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Compute the results by PyTorch's operators. Linear layers read their weight as it is."""
         values: dict[str, Any] = {}
-        sizes: dict[str, int] = {}
-        for (name, shape), tensor in zip(self.inputs, inputs, strict=True):
-            values[name] = tensor
-            pairs = zip(shape, tensor.shape, strict=True)
-            sizes |= {size.name: own for size, own in pairs if isinstance(size, Dim)}
-        for (name, _), tensor in zip(self.weights, weights, strict=True):
-            values[name] = tensor.detach()
-        for step in self.steps:
-            args, options = read((step.args, dict(step.options)), values, sizes)
-            values[step.name] = _function(step.target)(*args, **options)
+        for held, tensor in zip(self.inputs, inputs, strict=True):
+            values[held.name] = tensor
+        for held, tensor in zip(self.weights, weights, strict=True):
+            values[held.name] = tensor.detach()
+        sizes = self.sizes(inputs)
+        with torch.autocast("cpu", enabled=False):  # the steps have its conversions
+            for step in self.steps:
+                args, options = read((step.args, dict(step.options)), values, sizes)
+                values[step.name] = _function(step.target)(*args, **options)
         return [values[name] for name in self.results]
 
 
@@ -109,7 +137,7 @@ def evaluate(step: Step, values: Mapping[str, Any], constants: Constants) -> Any
     Raise SpecError if no network computes the step.
     """
     args, options = read((step.args, dict(step.options)), values)
-    return called(step.target, Use(step.target, "", constants), args, options)
+    return called(step.target, Use(step.target, "", constants), args, options, step.types)
 
 
 def read(given: Any, values: Mapping[str, Any], sizes: Mapping[str, int] | None = None) -> Any:
@@ -120,7 +148,7 @@ def read(given: Any, values: Mapping[str, Any], sizes: Mapping[str, int] | None 
         return [read(each, values, sizes) for each in given]
     if isinstance(given, dict):
         return {key: read(each, values, sizes) for key, each in given.items()}
-    return sizes[given.name] if sizes is not None and isinstance(given, Dim) else given
+    return given.at(sizes) if sizes is not None and isinstance(given, Dim) else given
 
 
 def _function(target: str) -> Callable[..., Any]:
@@ -136,4 +164,6 @@ def _function(target: str) -> Callable[..., Any]:
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+    if x.dtype not in LAYER_TYPES:
+        return torch.nn.functional.linear(x, weight, bias)
     return linear(x, weight, bias, "")

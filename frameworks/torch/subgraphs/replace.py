@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.spec.network.value import Network
-from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.sizes import Dim, joined_size, terms_of
 from torch.fx.experimental.symbolic_shapes import optimization_hint
 
+from ..packed import INPUT_TYPES
 from ..served import Joined, Left
 from .call import join
 from .known import Findings, findings, shape_of
 from .pieces import Piece, pieces
-from .recipe import Recipe, Ref, Step
+from .recipe import Argument, Recipe, Ref, Step
 from .traced import leaves, value_of
 
 #: A network packs its weights once, and reads them at each call to see whether they changed. For
@@ -55,21 +56,25 @@ def replace(graph: torch.fx.GraphModule, given: Sequence[Any], *, freezes: bool)
 
 
 def is_whole(graph: torch.fx.GraphModule) -> bool:
-    """Return True if networks compute all of ``graph``."""
-    network = torch.ops.tilewright.network.default
-    return all(
-        node.op in ("placeholder", "get_attr", "output")
-        or node.target is network
+    """Return True if networks and kernels compute all of ``graph``, without gradients."""
+    ours = torch.ops.tilewright
+    network = ours.network.default
+    single = (ours.linear_of_constants.default, ours.matmul_of_constants.default)
+    computed = [x for x in graph.graph.nodes if x.op not in ("placeholder", "get_attr", "output")]
+    return bool(computed) and all(
+        node.target is network
+        or node.target in single
         or (node.target is operator.getitem and node.args[0].target is network)
-        for node in graph.graph.nodes
+        for node in computed
     )
 
 
 def _why_none(graph: torch.fx.GraphModule) -> Left | None:
     """Return why no network computes any part of ``graph``, None if one may."""
     targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
-    if torch.is_autocast_enabled("cpu") or torch.amp.autocast_mode._enter_autocast in targets:
-        return Left("graph", "types change in it", "call it without torch.autocast")
+    if torch.amp.autocast_mode._enter_autocast in targets:
+        cure = "call the compiled function in torch.autocast, not the reverse"
+        return Left("graph", "it begins torch.autocast", cure)
     given = [node for node in graph.graph.nodes if node.op in ("placeholder", "get_attr")]
     trained = any(getattr(value_of(node), "requires_grad", False) for node in given)
     if trained and (torch.is_grad_enabled() or torch._C._set_grad_enabled in targets):
@@ -94,8 +99,8 @@ class _Piece:
         self.outside = {node.name: node for node in read}
         self.values: dict[str, Any] = {}
         self.dims: dict[str, Dim] = {}
-        self.inputs: dict[torch.fx.Node, tuple[str, tuple[Size, ...]]] = {}
-        self.weights: dict[torch.fx.Node, tuple[str, tuple[Size, ...]]] = {}
+        self.inputs: dict[torch.fx.Node, Argument] = {}
+        self.weights: dict[torch.fx.Node, Argument] = {}
         self.steps: list[Step] = []
         for node in piece.nodes:
             self.add(node)
@@ -107,7 +112,7 @@ class _Piece:
             args, options = self.named(step.args), self.named([*map(list, step.options)])
             name = f"v{len(self.steps)}"
             pairs = tuple((key, value) for key, value in options)
-            self.steps.append(Step(name, step.target, tuple(args), pairs))
+            self.steps.append(step._replace(name=name, args=tuple(args), options=pairs))
             self.values[step.name] = Ref(name)
         for (name, _), value in zip(leaves(node), found.values, strict=True):
             self.values[name] = self.named(value)
@@ -119,17 +124,20 @@ class _Piece:
         if isinstance(value, list | tuple):
             return [self.named(each) for each in value]
         if isinstance(value, Dim):
-            return self.dims.setdefault(value.name, Dim(f"d{len(self.dims)}"))
+            number, dims = terms_of(value)
+            own = [self.dims.setdefault(x.name, Dim(f"d{len(self.dims)}")) for x in dims]
+            return joined_size((number, *own))
         return value
 
     def read(self, name: str) -> Ref:
         """Return the name of a value from outside: a weight or an input."""
         node = self.outside[name]
         held, letter = (self.weights, "p") if node in self.found.weights else (self.inputs, "x")
-        shape = shape_of(value_of(node))
+        example = value_of(node)
+        shape = shape_of(example)
         assert shape is not None, "the search has read the value"
         made = self.values[name] = Ref(f"{letter}{len(held)}")
-        held[node] = made.name, tuple(self.named(shape))
+        held[node] = Argument(made.name, tuple(self.named(shape)), INPUT_TYPES[example.dtype])
         return made
 
     def replace(
@@ -151,7 +159,7 @@ class _Piece:
 
     def check_worth(self, network: Network) -> None:
         """Raise SpecError if the products are too few for each element of the weights."""
-        examples = [(shape, value_of(node)) for node, (_, shape) in self.inputs.items()]
+        examples = [(held.shape, value_of(node)) for node, held in self.inputs.items()]
         sizes = {
             size.name: int(optimization_hint(own, 2))
             for shape, tensor in examples

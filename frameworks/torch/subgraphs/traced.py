@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from tilewright.errors import SpecError
-from tilewright.spec.sizes import Dim
+from tilewright.spec.sizes import Dim, joined_size
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
-from .recipe import GET, Ref, Step
+from ..aten import tensors_of
+from .recipe import GET, TO, Ref, Step, products_of
 
 #: In place of a number that a network cannot have.
 UNKNOWN = "a number that only a call knows"
@@ -51,8 +52,10 @@ def number_of(value: Any) -> Any:
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return UNKNOWN if isinstance(value, torch.Tensor) else value
     expression: Any = value.node.expr
-    if expression.is_Symbol and isinstance(value, torch.SymInt):
-        return Dim(str(expression))
+    if isinstance(value, torch.SymInt) and (expression.is_Symbol or expression.is_Mul):
+        parts = expression.args if expression.is_Mul else (expression,)
+        if all(part.is_Symbol or part.is_Integer for part in parts):
+            return joined_size(Dim(str(x)) if x.is_Symbol else int(x) for x in parts)
     if not expression.is_number:
         return UNKNOWN
     return int(expression) if isinstance(value, torch.SymInt) else float(expression)
@@ -78,10 +81,21 @@ def traced(node: torch.fx.Node) -> Traced | None:
     symbols: Any = mode.shape_env
     fresh = symbols.ignore_fresh_unbacked_symbols() if symbols else contextlib.nullcontext()
     # Tracing raises errors of many classes. Such a node is left as it is.
-    with contextlib.suppress(Exception), mode, fresh:
+    with contextlib.suppress(Exception), mode, fresh, _uncached():
         graph = make_fx(call, pre_dispatch=True)(*(x for _, x in passed)).graph
         return _read(node.name, passed, graph)
     return None
+
+
+@contextlib.contextmanager
+def _uncached() -> Iterator[None]:
+    """Let autocast convert a weight each time: one that is traced is no value of another trace."""
+    usual = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(usual)
 
 
 def _rebuilt(held: dict[str, Any]) -> Callable[[torch.fx.Node], Any]:
@@ -99,31 +113,52 @@ def _read(name: str, passed: list[tuple[str, Any]], graph: torch.fx.Graph) -> Tr
     values: dict[torch.fx.Node, Any] = {}
     steps, writes = list[Step](), False
 
-    def found(argument: Any) -> Any:
-        if isinstance(argument, torch.fx.Node):
-            return values[argument]
-        if isinstance(argument, list | tuple):
-            return [found(each) for each in argument]
-        return number_of(argument)
-
     for each in graph.nodes:
         if each.op == "placeholder":
             source, value = next(names)
             values[each] = Ref(source) if isinstance(value, torch.Tensor) else number_of(value)
         elif each.op == "output":
-            return Traced(tuple(steps), tuple(found(each.args[0])), writes)
+            return Traced(tuple(steps), tuple(_found(each.args[0], values)), writes)
         elif each.op != "call_function":
             return None
-        elif not any(isinstance(x, torch.Tensor) for x in tree_leaves(each.meta.get("val"))):
+        elif not tensors_of(each.meta.get("val")):
             values[each] = number_of(each.meta.get("val"))
         else:
             values[each] = Ref(f"{name}.{each.name}")
-            options = tuple((key, found(value)) for key, value in each.kwargs.items())
-            target = str(each.target)
-            steps.append(Step(values[each].name, target, tuple(found(each.args)), options))
+            types = tuple(x.dtype for x in tensors_of(each.meta.get("val")))
+            target, own = str(each.target), values[each].name
+            cast = _cast(each, types[0], values, own) if products_of(target) else {}
+            steps += cast.values()
+            read = values | {x: Ref(step.name) for x, step in cast.items()}
+            given = _found([each.args, [*each.kwargs.values()]], read)
+            options = tuple(zip(each.kwargs, given[1], strict=True))
+            steps.append(Step(own, target, tuple(given[0]), options, types))
             schema = getattr(each.target, "_schema", None)
             writes = writes or (target != GET and (schema is None or schema.is_mutable))
     raise AssertionError("a graph has an output")
+
+
+def _found(argument: Any, values: Mapping[torch.fx.Node, Any]) -> Any:
+    if isinstance(argument, torch.fx.Node):
+        return values[argument]
+    if isinstance(argument, list | tuple):
+        return [_found(each, values) for each in argument]
+    return number_of(argument)
+
+
+def _cast(
+    product: torch.fx.Node, wanted: torch.dtype, values: Mapping[torch.fx.Node, Any], name: str
+) -> dict[torch.fx.Node, Step]:
+    """Return the conversions to ``wanted``, the type of a product, that autocast makes.
+
+    They are not in the graph: PyTorch traces before autocast converts.
+    """
+    read = [(each, each.meta.get("val")) for each in product.all_input_nodes]
+    return {
+        each: Step(f"{name}.{at}", TO, (values[each], wanted), (), (wanted,))
+        for at, (each, x) in enumerate(read)
+        if isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != wanted
+    }
 
 
 def check_numbers(step: Step) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.plan.formats.packed_b import PackedFormat
+from tilewright.plan.formats.layout import PackedFormat
 from tilewright.runtime.call.packed_matrix import PackedMatrix, _fill, matrix_in, new_block
 
 Array = np.ndarray[Any, Any]
