@@ -179,7 +179,7 @@ def tile_of(
     said: str,
     buffers: Mapping[str, str],
     outputs: Collection[str],
-    slots: Iterable[str],
+    slots: Iterable[str] = (),
 ) -> TileProgram:
     """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types.
 

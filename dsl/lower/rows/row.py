@@ -13,6 +13,7 @@ from tilewright.spec.expression.nodes import Expression, every_node
 from tilewright.spec.expression.tensors import Extent, Input
 from tilewright.symbolic import ZERO, value
 
+from .any_order import AnyOrder
 from .vectors import Lanes, knowns_in
 from .visit import Visit
 
@@ -79,7 +80,8 @@ class Row:
             for leaf in every_node(each.visits):
                 if isinstance(leaf, Extent | Input | Known) and not self.plan.by_columns(leaf):
                     self.keep(leaf)
-            Visit(self.plan, self.emitter, self.known, number, each).run()
+            visit = AnyOrder if self.plan.any_order else Visit
+            visit(self.plan, self.emitter, self.known, number, each).run()
         for known, expression in each.values:
             self._value(known, expression)
         for known in self.kept:

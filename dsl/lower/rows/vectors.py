@@ -147,8 +147,7 @@ def _real(emitter: Emitter, found: Argument) -> Argument:
 class Vector:
     """One vector of a pass: the registers of ``known`` values, and of its partial results.
 
-    ``sums`` are the registers of the partial results, in the order of the pass's reductions; all
-    vectors have the same ones if their order does not matter.
+    ``sums`` are the registers of the partial results, in the order of the pass's reductions.
     """
 
     known: Mapping[Expression, Register]
@@ -171,29 +170,19 @@ def side_by_side(
     """
     emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
     parts: list[list[Op]] = []
-    found: list[list[Register]] = [[] for _ in each.reductions]
     for place, vector in enumerate(vectors):
         lanes = Lanes(plan, emitter, vector.known, pointers, place, active)
         lanes.hold(each)
-        for number, (reduction, register) in enumerate(
-            zip(each.reductions, vector.sums, strict=True)
-        ):
-            made = emitter.register(lanes.reduced(reduction))
+        for reduction, register in zip(each.reductions, vector.sums, strict=True):
+            made = emitter.register(lanes.of(reduction.expression))
             name = f"{prefix}{reduction.known.name}_with{place}_"
-            found[number].append(made)
-            if not plan.any_order:
-                emitter.add(*included(plan, reduction.fn, register, [made], name))
+            emitter.add(*included(plan, reduction.fn, register, made, name))
         for name, expression in each.stores:
             lanes.store(name, expression)
         parts.append(list(emitter.emit()))
     grouped = plan.vector.registers > 1
-    active = 1 if grouped else max(1, plan.target.registers // _SIDE_BY_SIDE)
-    ops = list(_in_turns(parts, -(-max(map(len, parts)) // active)))
-    if plan.any_order:
-        for reduction, register, every in zip(each.reductions, vectors[0].sums, found, strict=True):
-            name = f"{prefix}{reduction.known.name}_with_"
-            ops += included(plan, reduction.fn, register, every, name)
-    return ops
+    width = 1 if grouped else max(1, plan.target.registers // _SIDE_BY_SIDE)
+    return list(_in_turns(parts, -(-max(map(len, parts)) // width)))
 
 
 def _in_turns(parts: Sequence[Sequence[Op]], distance: int) -> Iterator[Op]:
@@ -260,15 +249,11 @@ def halved(
 
 
 def included(
-    plan: RowPasses, fn: str, register: Register, made: Sequence[Register], prefix: str
+    plan: RowPasses, fn: str, register: Register, made: Register, prefix: str
 ) -> Iterator[Op]:
-    """Yield the operations that reduce the registers ``made`` into ``register``."""
+    """Yield the operations that reduce ``made`` into ``register``."""
     emitter = Emitter(plan.target, plan.vector.lanes, prefix, plan.real)
-    first, *others = map(emitter.take, made)
-    total: Argument = first
-    for other in others:
-        total = both(emitter.builder, fn, total, other)
-    both(emitter.builder, fn, emitter.take(register), total)
+    both(emitter.builder, fn, emitter.take(register), emitter.take(made))
     *before, last = emitter.emit()
     assert isinstance(last, Apply)
     yield from before

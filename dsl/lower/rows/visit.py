@@ -2,8 +2,7 @@
 
 Element j of a row belongs to partial result j modulo ``PARTIAL``. If the registers cannot hold all
 partial results, the columns of one group of them are visited after the other. At the end, each
-partial result of the first half is combined with one of the second half, until one is left. If any
-order will do, one register has all partial results of a reduction.
+partial result of the first half is combined with one of the second half, until one is left.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from functools import partial
 from sympy import Expr, Integer
 
 from tilewright.elementwise.builder import Argument
-from tilewright.elementwise.reductions import COMBINERS
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.interleaving import fold_lanes, fold_registers
+from tilewright.ir.interleaving import fold_lanes
 from tilewright.ir.ops import Advance, Load, Loop, MakeMask, Op, Point, Prefetch, StackBuffer, Store
 from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.rows.passes import Pass, Reduction
@@ -25,7 +23,7 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, div, mod, value
 
-from .vectors import Lanes, Vector, arrays_of, begin, both, halved, included, side_by_side
+from .vectors import Lanes, Vector, arrays_of, begin, both, halved, side_by_side
 
 
 class Visit:
@@ -41,43 +39,38 @@ class Visit:
     ) -> None:
         self.plan, self.emitter, self.known, self.each = plan, emitter, known, each
         self.prefix = f"{emitter.prefix}p{number}"
-        self.any_order = plan.any_order
         self.lanes, self.unroll = emitter.lanes, plan.unroll(each)
         self.step = self.lanes * self.unroll
-        self.period = PARTIAL if each.reductions and not self.any_order else self.step
+        self.period = PARTIAL if each.reductions else self.step
         self.groups = self.period // self.step
         self.tail = mod(plan.cols, self.period)
         # Without columns no trip fills registers: the partial results are those of the buffer.
         part = self.groups > 1 or self.tail != 0 or plan.cols == 0
-        self.buffered = bool(each.reductions) and part and not self.any_order
-        # The registers of the partial results of each reduction, once they are defined.
-        self.starts: list[list[Register]] = []
+        self.buffered = bool(each.reductions) and part
         self.ahead = plan.far if plan.prefetching == number else ()
         self.pieces = 0
 
     def run(self) -> None:
         """Write the pass."""
-        self.emitter.stage(self.prefix, note=self._title())
+        self.emitter.stage(self.prefix, note=self.title())
         if self.buffered:
             for reduction in self.each.reductions:
                 self.emitter.add(StackBuffer(_parts(reduction), self.plan.real, PARTIAL))
         trips = div(self.plan.cols, self.period)
-        if self.any_order:
-            self.starts = [self._begin(each, self.emitter) for each in self.each.reductions]
+        starts: list[list[Register]] = []
         if self.groups > 1 and trips != 0:
             self._in_groups(trips)
         elif trips != 0:
-            self._all_at_once(trips)
+            starts = self._all_at_once(trips)
         elif self.buffered:
             self.emitter.add(*self._cleared())
         if self.tail != 0:
             self._tail()
-        if self.plan.padded and self.each.stores:
-            self._fill()
         for place, reduction in enumerate(self.each.reductions):
-            self._fold(reduction, self.starts[place] if not self.buffered else None)
+            self._fold(reduction, starts[place] if starts and not self.buffered else None)
 
-    def _title(self) -> str:
+    def title(self) -> str:
+        """Return the comment in C before the pass."""
         parts = [f"{each.fn} of {_short(each.expression)}" for each in self.each.reductions]
         parts += [f"{held!r}: {_short(made)}" for held, made in self.each.holds]
         parts += [f"{name}: {_short(made)}" for name, made in self.each.stores]
@@ -85,28 +78,28 @@ class Visit:
 
     # --- whole periods -------------------------------------------------------------------------
 
-    def _all_at_once(self, trips: Expr) -> None:
+    def _all_at_once(self, trips: Expr) -> list[list[Register]]:
         """Visit all columns once, with all partial results in registers."""
-        if not self.any_order:
-            self.starts = [self._begin(each, self.emitter) for each in self.each.reductions]
-        pointers = self._pointers(self.prefix, ZERO, ahead=self.ahead)
+        starts = [self._begin(reduction, self.emitter) for reduction in self.each.reductions]
+        pointers = self.pointers(self.prefix, ZERO, ahead=self.ahead)
         self.emitter.add(*pointers.points)
         for times in dict.fromkeys((self.plan.periods(self.each), 1)):
             if (count := div(trips, times)) != 0:
-                body = self._vectors(pointers.names, self.starts, times * self.unroll)
+                body = self._vectors(pointers.names, starts, times * self.unroll)
                 moves = pointers.advanced(times * self.period)
                 name = "period" if times == 1 else "periods"
-                self.emitter.add(*_repeated(name, count, body, moves))
+                self.emitter.add(*repeated(name, count, body, moves))
             trips = mod(trips, times)
         if self.buffered:
-            for reduction, registers in zip(self.each.reductions, self.starts, strict=True):
+            for reduction, registers in zip(self.each.reductions, starts, strict=True):
                 for place, register in enumerate(registers):
                     at = Address(_parts(reduction), Integer(place * self.lanes))
                     self.emitter.add(Store(at, register))
+        return starts
 
     def _in_groups(self, trips: Expr) -> None:
         """Visit the columns of one group of partial results after the other; buffers hold them."""
-        outer = self._pointers(f"{self.prefix}g", ZERO, ahead=self.ahead)
+        outer = self.pointers(f"{self.prefix}g", ZERO, ahead=self.ahead)
         self.emitter.add(*outer.points)
         buffers = {
             f"{self.prefix}{_parts(r)}": Point(
@@ -115,12 +108,12 @@ class Visit:
             for r in self.each.reductions
         }
         self.emitter.add(*buffers.values())
-        inner = self._emitter("group")
+        inner = self.inner("group")
         starts = [self._begin(reduction, inner) for reduction in self.each.reductions]
-        pointers = self._pointers(self.prefix, ZERO, outer.names, self.ahead)
+        pointers = self.pointers(self.prefix, ZERO, outer.names, self.ahead)
         body = self._vectors(pointers.names, starts, self.unroll)
         inner.add(*pointers.points)
-        inner.add(*_repeated("period", trips, body, pointers.advanced(self.period)))
+        inner.add(*repeated("period", trips, body, pointers.advanced(self.period)))
         for name, registers in zip(buffers, starts, strict=True):
             for place, register in enumerate(registers):
                 inner.add(Store(Address(name, Integer(place * self.lanes)), register))
@@ -133,13 +126,13 @@ class Visit:
         name = f"{reduction.known.name}_acc"
         return [
             begin(emitter, reduction.fn, f"{name}{place}", self.plan.real)
-            for place in range(1 if self.any_order else self.unroll)
+            for place in range(self.unroll)
         ]
 
     def _cleared(self) -> Iterator[Op]:
         """Fill the buffers with the values with which reductions begin."""
         for reduction in self.each.reductions:
-            emitter = self._emitter(f"clear_{reduction.fn}")
+            emitter = self.inner(f"clear_{reduction.fn}")
             register = begin(emitter, reduction.fn, "start", self.plan.real)
             name = f"{self.prefix}{_parts(reduction)}_first"
             emitter.add(Point(name, _parts(reduction), ZERO, self.plan.real, written=True))
@@ -155,25 +148,22 @@ class Visit:
         """Visit the columns after the last whole period: single vectors, then the last elements."""
         start = self.plan.cols - self.tail
         whole, left = div(self.tail, self.lanes), mod(self.tail, self.lanes)
-        pointers = self._pointers(f"{self.prefix}t", start)
-        summed = self.each.reductions if self.buffered else ()
-        parts = {_parts(r): f"{self.prefix}t{_parts(r)}" for r in summed}
+        pointers = self.pointers(f"{self.prefix}t", start)
+        parts = {_parts(r): f"{self.prefix}t{_parts(r)}" for r in self.each.reductions}
         self.emitter.add(*pointers.points)
         self.emitter.add(
             *(Point(name, of, ZERO, self.plan.real, written=True) for of, name in parts.items())
         )
         advanced = pointers.advanced(self.lanes)
         advanced += [Advance(name, Integer(self.lanes)) for name in parts.values()]
-        if whole != 0 and self.any_order:
-            body = self._vectors(pointers.names, self.starts, int(whole))
-            self.emitter.add(*body, *pointers.advanced(int(whole) * self.lanes))
-        elif whole != 0:
+        if whole != 0:
             body = self._single(pointers.names, parts, None)
-            self.emitter.add(*_repeated("single", whole, body, advanced))
+            self.emitter.add(*repeated("single", whole, body, advanced))
         if left != 0:
-            self.emitter.add(*self._single(pointers.names, parts, self._active(left)))
+            self.emitter.add(*self._single(pointers.names, parts, self.active(left)))
 
-    def _active(self, left: Expr) -> Active:
+    def active(self, left: Expr) -> Active:
+        """Return what selects the first ``left`` lanes."""
         vector, known = self.plan.vector, value(left)
         if vector.mask is None:
             return left if known is None else known
@@ -182,51 +172,23 @@ class Visit:
         return mask
 
     def _single(
-        self,
-        pointers: Mapping[str, str],
-        parts: Mapping[str, str],
-        active: Active,
-        known: Mapping[Expression, Register] | None = None,
+        self, pointers: Mapping[str, str], parts: Mapping[str, str], active: Active
     ) -> list[Op]:
-        """Visit one vector, of which ``active`` lanes exist; partial results are in memory.
-
-        ``known`` is that of the row if it is None.
-        """
-        inner = self._emitter("last" if active is not None else "one")
-        lanes = Lanes(self.plan, inner, known or self.known, pointers, 0, active)
+        """Visit one vector, of which ``active`` lanes exist; partial results are in memory."""
+        inner = self.inner("last" if active is not None else "one")
+        lanes = Lanes(self.plan, inner, self.known, pointers, 0, active)
         lanes.hold(self.each)
-        for place, reduction in enumerate(self.each.reductions):
-            if self.any_order:
-                made = inner.register(lanes.reduced(reduction))
-                name = f"{inner.prefix}{reduction.known.name}_with_"
-                inner.add(*included(self.plan, reduction.fn, self.starts[place][0], [made], name))
-                continue
+        for reduction in self.each.reductions:
             at = Address(parts[_parts(reduction)], ZERO)
             so_far = inner.fresh(f"{reduction.known.name}_so_far", self.plan.real)
-            own = lanes.reduced(reduction)
+            made = lanes.of(reduction.expression)
             inner.add(Load(so_far, at))
             inner.stage(f"{reduction.known.name}_with")
-            found = both(inner.builder, reduction.fn, inner.take(so_far), own)
+            found = both(inner.builder, reduction.fn, inner.take(so_far), made)
             inner.add(Store(at, inner.register(found), active))
         for name, expression in self.each.stores:
             lanes.store(name, expression)
         return list(inner.emit())
-
-    def _fill(self) -> None:
-        """Visit the vectors that pad the results: all their elements are the plan's ``fill``."""
-        padded = self.plan.padded
-        missing = (padded - int(self.plan.cols)) // self.lanes
-        if not missing:
-            return
-        fill = self.emitter.register(Lanes(self.plan, self.emitter, self.known).of(self.plan.fill))
-        leaves = (leaf for leaf in self.each.inputs() if self.plan.by_columns(leaf))
-        known = self.known | dict.fromkeys(leaves, fill)
-        start = Integer(padded - missing * self.lanes)
-        pointers = self._pointers(f"{self.prefix}z", start, known=known)
-        body = self._single(pointers.names, {}, None, known)
-        self.emitter.add(*pointers.points)
-        moved = pointers.advanced(self.lanes)
-        self.emitter.add(*_repeated("fill", Integer(missing), body, moved))
 
     # --- vectors -------------------------------------------------------------------------------
 
@@ -254,25 +216,25 @@ class Visit:
             for column in range(0, columns, line):
                 yield Prefetch(Address(pointers[base], distance + column))
 
-    def _emitter(self, name: str) -> Emitter:
+    def inner(self, name: str) -> Emitter:
+        """Return an emitter for a part of the pass."""
         self.pieces += 1
         prefix = f"{self.prefix}{name}{self.pieces}_"
         return Emitter(self.plan.target, self.lanes, prefix, self.plan.real)
 
-    def _pointers(
+    def pointers(
         self,
         prefix: str,
-        offset: Expr,
+        offset: Expr = ZERO,
         bases: Mapping[str, str] | None = None,
         ahead: Collection[str] = (),
-        known: Mapping[Expression, Register] | None = None,
     ) -> Pointers:
         """Return pointers to the arrays that the pass visits, ``offset`` elements into the row.
 
         Arrays of the names ``ahead`` have a pointer too, if the pass only prefetches them.
         """
         found: dict[str, Point] = {}
-        arrays = arrays_of(self.plan, self.each, known or self.known)
+        arrays = arrays_of(self.plan, self.each, self.known)
         for name in ahead:
             arrays.setdefault(name, (self.plan.operands[name].type, False))
         for base, (element, written) in arrays.items():
@@ -287,12 +249,6 @@ class Visit:
         emitter, fn = self.emitter, reduction.fn
         name = reduction.known.name
         emitter.stage(f"{name}_of", note=f"Fold {name}.")
-        if self.any_order:
-            assert registers is not None
-            how, b = COMBINERS[fn], emitter.builder
-            whole = fold_registers(emitter, [emitter.take(registers[0])], partial(both, b, fn))
-            self.known[reduction.known] = emitter.register(how.result(b, whole))
-            return
         count = PARTIAL // self.lanes
 
         def part(place: int) -> Argument:
@@ -324,9 +280,10 @@ def _parts(reduction: Reduction) -> str:
     return f"{reduction.known.name}_parts"
 
 
-def _repeated(
+def repeated(
     counter: str, trips: Expr, body: Sequence[Op], advanced: Sequence[Op]
 ) -> tuple[Op, ...]:
+    """Return ``body`` in a loop whose trips end with the operations ``advanced``."""
     if trips == 1:
         return (*body, *advanced)
     return (Loop(counter, trips, (*body, *advanced)),)

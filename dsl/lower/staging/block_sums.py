@@ -11,7 +11,7 @@ from tilewright.plan.problem import Staging
 from tilewright.plan.rows.passes import cut
 from tilewright.symbolic import ONE, symbol
 
-from .quantize import elements, in_blocks, over_rows, passes_over, reduction
+from .quantize import X, elements, in_blocks, over_rows, passes_over, reduction
 
 #: The name of the sums of blocks of A among the operands.
 TOTALS = "a_totals"
@@ -26,15 +26,14 @@ def sum_blocks(staging: Staging, matrix: Expr) -> tuple[tuple[NestNode, ...], Ti
     source, made, form = staging.operands["a"], staging.operands[TOTALS], staging.quantized
     total = reduction("sum", elements(source))
     results = {"totals": total if form.minima else -total}
-    operands = {"x_": source, "totals": made}
+    operands = {X: source, "totals": made}
     passes = passes_over(cut(results), staging.problem.target, form.block, operands)
-    ops = in_blocks(passes, form.k, {"x_": Integer(form.block), "totals": ONE})
-    slots = [slot for slot, _ in staging.problem.spec.runtime_sizes()]
+    ops = in_blocks(passes, form.k, {X: Integer(form.block), "totals": ONE})
     said = "the sums of blocks of K of a row"
-    tile = tile_of(passes, "sum_blocks", tuple(ops), said, {}, {"totals"}, slots)
+    tile = tile_of(passes, "sum_blocks", tuple(ops), said, {}, {"totals"})
     row = symbol("lp")
     places = {
-        "x_": Argument(source.buffer, row * source.strides["m"]),
+        X: Argument(source.buffer, row * source.strides["m"]),
         "totals": Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"]),
     }
     return (over_rows(tile, staging.problem.sizes["m"], places, "sum blocks of A"),), tile

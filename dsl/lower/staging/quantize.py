@@ -15,13 +15,7 @@ from sympy import Expr, Integer
 from tilewright.elementwise.functions import elementary
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, Program
-from tilewright.ir.ops import (
-    Advance,
-    Loop,
-    Op,
-    Store,
-    TileProgram,
-)
+from tilewright.ir.ops import Advance, Loop, Op, Store, TileProgram
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
@@ -47,17 +41,16 @@ TOP, LEAST = 127.0, 2.0**-119
 HALF, LOWEST = 127.5, -128
 #: The bits of a NaN in f32.
 _NAN = 0x7FC00000
-#: The parameters of the tile for A's elements, scales, zero points, and the two kinds of sums.
+#: The parameters of the tile for A's elements, scales, zero points, the two kinds of sums, and the
+#: zeros that fill the end of a packed row.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
-          "a_totals": "totals"}  # fmt: skip
+          "a_totals": "totals", "gap": "gap"}  # fmt: skip
 #: The parameter for zero points that are arguments of the call, and the value of a row.
 _ZERO, _GIVEN = "given_zero_rows", Known(0, "given_zero", None)
-#: The parameter for the zeros that fill the end of a packed row.
-_GAP = "gap"
 #: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")
 #: The pointer to the elements of a row, and the axes of their matrix.
-_X, _SHAPE = "x_", (Dim("m"), Dim("k"))
+X, _SHAPE = "x_", (Dim("m"), Dim("k"))
 #: The number of vectors of a block that one loop trip reads.
 _VECTORS = 4
 
@@ -71,7 +64,7 @@ class Quantization:
     ``bias``, each block's sum of products starts at ``-bias`` times the sum of the block's
     elements. If B has zero points for each block, the negated sum of the block's elements is
     stored; with ``minima``, the sum times A's scale. A row of a packed A ends with ``fills`` zeros
-    of 32 bits in ``gap``.
+    of 32 bits.
     """
 
     target: Target
@@ -83,9 +76,7 @@ class Quantization:
     bias: int
     zeros: bool
     minima: bool
-    slots: tuple[str, ...]
     zero: Quantity = None
-    gap: Operand | None = None
     fills: int = 0
 
     @property
@@ -116,7 +107,6 @@ def quantization_of(staging: Staging) -> Quantization:
         bias=form.bias if "a_starts" in staging.operands else 0,
         zeros=bool(form.zeros),
         minima=form.minima,
-        slots=tuple(slot for slot, _ in staging.problem.spec.runtime_sizes()),
         zero=staging.problem.spec.a_zero if "a_zeros" in staging.operands else None,
     )
 
@@ -128,27 +118,19 @@ def quantize_rows(
 
     They become row ``first`` and the next ones. ``prefix`` begins the tile's name.
     """
-    passes = passes_of(q)
-    given = {_ZERO: "s32"} | ({_GAP: "s32"} if q.gap is not None else {})
-    tile = tile_of(
-        passes,
-        prefix + "_".join(("quantize_row", *(_NAMES[name] for name in _OF_SUMS if name in q.made))),
-        (*_row(q, passes), *_filling(q)),
-        "a row quantized block by block of K",
-        given,
-        {*map(_NAMES.__getitem__, q.made), _GAP},
-        q.slots,
-    )
+    passes, outputs = passes_of(q), {_NAMES[name] for name in q.made}
+    name = prefix + "_".join(("quantize_row", *(_NAMES[x] for x in _OF_SUMS if x in q.made)))
+    ops = (*_row(q, passes), *_filling(q))
+    said = "a row quantized block by block of K"
+    tile = tile_of(passes, name, ops, said, {_ZERO: "s32"}, outputs)
     row = symbol("lp")
     places = {
-        _X: Argument(q.source.buffer, row * q.source.strides["m"]),
+        X: Argument(q.source.buffer, row * q.source.strides["m"]),
         _ZERO: Argument(Name("a_zero"), row if q.zero == "row" else ZERO),
     }
     for name, made in q.made.items():
         place = matrix * made.strides["b"] + (first + row) * made.strides["m"]
         places[_NAMES[name]] = _argument(made, place)
-    if q.gap is not None:
-        places[_GAP] = _argument(q.gap, (first + row) * q.gap.strides["m"])
     return (over_rows(tile, rows, places, "quantize A"),), tile
 
 
@@ -173,23 +155,22 @@ def packed_rows(
 
     They become row ``first`` and the next ones. ``prefix`` begins the tile's name.
     """
-    form, gap = plan.format, None
+    form = plan.format
+    made = {name: part for name, part in plan.operands.items() if name != "x"}
     fills = (form.row_bytes - form.used) // 4
     if fills:
-        steps = {"m": Integer(form.row_bytes // 4)}
-        gap = Operand(_GAP, "s32", steps, plan.operands["a"].buffer, form.used)
+        steps = {"m": Integer(form.row_bytes // 4), "k": ZERO, "b": ZERO}
+        made["gap"] = Operand("gap", "s32", steps, made["a"].buffer, form.used)
     quantization = Quantization(
         target=plan.target,
         source=plan.operands["x"],
-        made={name: part for name, part in plan.operands.items() if name != "x"},
+        made=made,
         how=plan.how,
         k=form.k,
         block=form.block,
         bias=form.bias,
         zeros=bool(form.sums),
         minima=form.sums == "scaled",
-        slots=plan.slots,
-        gap=gap,
         fills=fills,
     )
     return quantize_rows(quantization, rows, ZERO, first, prefix)
@@ -208,7 +189,7 @@ def _filling(q: Quantization) -> Iterator[Op]:
         emitter = Emitter(q.target, 1, "gap_", "f32")
         zero = emitter.register(0)
         yield from emitter.emit()
-        stores = (Store(Address(_GAP, ZERO), zero), Advance(_GAP, ONE))
+        stores = (Store(Address("gap", ZERO), zero), Advance("gap", ONE))
         yield Loop("kg", Integer(q.fills), stores, "zeros at the end of the row")
 
 
@@ -225,7 +206,7 @@ def _row(q: Quantization, passes: RowPasses) -> Iterator[Op]:
         row.end("zeros", elementary("sub", 0, passes.fill))
         yield from row.emitter.emit()
     steps = {_NAMES[name]: ONE for name, made in q.made.items() if made.strides["k"] != 0}
-    steps |= {_X: Integer(q.block), "out": Integer(q.block)}
+    steps |= {X: Integer(q.block), "out": Integer(q.block)}
     yield from in_blocks(passes, q.k, steps, numbers, row.known)
 
 
@@ -259,7 +240,7 @@ def passes_of(q: Quantization) -> RowPasses:
         cut(_results(q)),
         q.target,
         q.block,
-        {_X: q.source} | {_NAMES[name]: made for name, made in q.made.items()},
+        {X: q.source} | {_NAMES[name]: made for name, made in q.made.items()},
         real="s32" if q.how is None else "f32",
         padded=q.block,
         fill=ZEROS if q.zero is None else _given(q.zero),
@@ -363,7 +344,11 @@ def _sums(
         if zero is not None:
             total = elementary("sub", total, elementary("mul", zero, q.block))
         kept = elementary("to_f32", total)
-        yield "totals", (-kept if not q.minima else kept if scale is None else kept * scale)
+        if not q.minima:
+            kept = elementary("neg", kept)
+        elif scale is not None:
+            kept = elementary("mul", kept, scale)
+        yield "totals", kept
 
 
 def _fitting(target: Target, block: int) -> Vector:
