@@ -50,7 +50,8 @@ _NAN = 0x7FC00000
 #: The parameters of the tile for A's elements, scales, zero points, and the two kinds of sums.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
-#: The parameter for zero points that are arguments of the call, and the value of a row.
+#: ``_ZERO`` is the parameter for zero points that the caller gives. ``_GIVEN`` is the zero point of
+#: a row in expressions.
 _ZERO, _GIVEN = "given_zero_rows", Known(0, "given_zero", None)
 #: The parameter for the zeros that fill the end of a packed row.
 _GAP = "gap"
