@@ -22,9 +22,11 @@ from benchmarks.measure.options import Options
 from benchmarks.measure.rounds import rounds
 
 PROGRAM = "benchmarks.programs.network_costs"
-#: CPU seconds of compiling a layer of BERT, those until it is planned, and those of a warm start.
+#: Goals for a layer of BERT, in CPU seconds: the whole compilation; its imports, trace and plan;
+#: and a warm start, with the layer in the cache.
 COMPILE, PLAN, WARM = 3.0, 0.6, 0.020
-#: Microseconds of a call beyond its kernels, the arena to the least, packed weights to given ones.
+#: Goals: microseconds of a call beyond its kernels; bytes of the arena relative to the least
+#: possible; bytes of packed weights relative to the given weights.
 CALL, ARENA, WEIGHTS = 1.0, 1.1, 1.05
 NAME = "compile and memory"
 

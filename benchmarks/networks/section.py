@@ -36,10 +36,11 @@ CASES = (
 LAYERS = {"f32": 1.04, "bf16": 0.95, "int8": None}
 SEQUENCES = ((1, 128), (4, 128), (1, 384))
 BLOCKS = ((blocks.mixer, 1.08), (blocks.dlrm, 1.12), (blocks.chain, 1.5))
-#: The least gain of a layer of BERT by a second thread.
+#: A layer of BERT must be at least this many times as fast on two threads as on one.
 GAIN = 1.9
-#: The largest error that counts as rounding. For int8 it is the root of the mean square of all
-#: errors, since peers choose other scales; else the maximum. It is relative to such of the result.
+#: The largest error that counts as rounding. For int8 it is the root mean square of the errors,
+#: relative to that of the result, because peers choose other scales. For other types it is the
+#: maximum error, relative to the result's maximum.
 NEAR = {"f32": 5e-4, "bf16": 0.15, "int8": 0.15}
 
 

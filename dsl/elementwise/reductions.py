@@ -19,10 +19,11 @@ def _same(_builder: Builder, value: Argument) -> Argument:
 
 @dataclass(frozen=True, slots=True)
 class Combiner:
-    """A function of many values: ``result`` of all ``of(value)``, combined two by two by ``both``.
+    """A function of many values, combined two at a time.
 
-    Values are combined in lanes of ``element``, "" for the builder's floating-point type. ``start``
-    is the result for no values.
+    Each value is passed through ``of``. Two of these are combined by ``both``, until one is left,
+    which is passed through ``result``. Values are combined in lanes of ``element``, "" for the
+    builder's floating-point type. ``start`` is the result for no values.
     """
 
     start: float

@@ -60,7 +60,7 @@ def _numbers(numbered: Sequence[tuple[RegisterTile, str]]) -> str:
 
 
 def _told(numbered: Sequence[tuple[RegisterTile, str]], first: str) -> str:
-    """Return the first tile's reason. If tiles have different numbers, list the tiles with each."""
+    """Return the first tile's reason. If tiles have different numbers, list these before it."""
     groups: dict[str, dict[str, None]] = {}
     for tile, number in numbered:
         groups.setdefault(number, {})[tile_size(tile)] = None

@@ -130,7 +130,7 @@ class _Life:
     last: int
 
     def meets(self, other: _Life) -> bool:
-        """Return True if a stage needs both buffers."""
+        """Return True if both buffers are needed at the same time."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -165,8 +165,8 @@ class _View:
 def _placed(stages: Sequence[Stage], start: Expr) -> tuple[list[_View], Expr]:
     """Return the arrays for all buffers, and the end of those in scratch memory.
 
-    They begin at ``start`` of the scratch memory. Buffers take over whole rooms, or have places of
-    their own if that needs less memory.
+    The arrays begin at byte ``start`` of the scratch memory. Several buffers use the same room one
+    after another. If that needs less memory, each large buffer has a place of its own instead.
     """
     readers = {name: number for number, each in enumerate(stages) for name in each.program.named}
     lives = [
@@ -216,9 +216,10 @@ def _in_rooms(lives: Iterable[_Life]) -> list[_View]:
 def _shared_out(
     lives: Sequence[_Life], rooms: Sequence[Expr]
 ) -> tuple[Sequence[Expr], Expr] | None:
-    """Return offsets of buffers in bytes, and their end; None if ``rooms`` need no more memory.
+    """Return the offsets of buffers in bytes, and the end of the last one.
 
-    All sizes must be multiples of one formula, else the result is None too.
+    The result is None if ``rooms`` need no more memory, or if the sizes of the buffers are not all
+    multiples of one formula.
     """
     sizes = [life.buffer.nbytes.as_coeff_Mul() for life in lives]
     units = {unit for _, unit in sizes}

@@ -37,7 +37,8 @@ class MoveAccess:
         #: The element type of a register of words. Elements of 32 and 64 bits are words themselves.
         self.word = move.source.type if self.together == 1 else "s32"
         self.masks: set[str] = set()
-        #: The lines of a block, and the pairs of vectors that were read from shared bytes.
+        #: For elements of 4 bits of two lines that share a byte: the number of lines of a block,
+        #: and the pairs of vectors read so far, by first line and place along the depth.
         self.block_lines = 0
         self.pairs: dict[tuple[int, int], list[Register]] = {}
         self.networks = 0
@@ -138,7 +139,7 @@ class MoveAccess:
             store(self.emitter, found, element, address, active, memory)
 
     def _word_of(self, elements: list[Element]) -> Element:
-        """Return elements of the depth as words, the first element in the lowest bits."""
+        """Return a word of adjacent ``elements`` along the depth, the first in the lowest bits."""
         made = self.move.made.type
         if ITEMSIZE[made] >= 4:
             return elements[0] if elements else 0 if is_integer(made) else 0.0
@@ -213,7 +214,10 @@ class MoveAccess:
         return self._active(self.emitter.vector(element), left, True)
 
     def _active(self, vector: Vector, left: Expr | None, plain: bool) -> Active:
-        """Return the lanes of an access: a mask, if elements are ``plain``, or a number."""
+        """Return the active lanes of an access: None for all, else a mask or a number.
+
+        Only an access to ``plain`` elements, which are not converted, can have a mask.
+        """
         return known(left) if left is None or not plain else self._lanes(vector, left)
 
     def _lanes(self, vector: Vector, left: Expr) -> Active:

@@ -133,7 +133,7 @@ class MoveTile(MoveAccess):
         for first in range(0, most, each):
             elements = []
             for k in range(first, first + each):
-                there = lines * div(depth + (most - 1 - k), most)  # 0 after the end of the depth
+                there = lines * div(depth + (most - 1 - k), most)  # none from the depth on
                 if there == 0:
                     break
                 active = None if there == self.lanes else known(there)
@@ -147,7 +147,7 @@ class MoveTile(MoveAccess):
     def fill(self, vectors: int, left: Expr | None, start: Expr | float) -> str:
         """Store ``start`` to all elements of ``vectors`` vectors; return the tile's name.
 
-        If ``left`` is given, only so many elements of a single vector are there.
+        If ``left`` is given, there is a single vector, of which only so many elements exist.
         """
         made, (vector, each) = self.move.made.type, self.move.filling
         register, number = Register("zero" if start == 0 else "start", vector), start
@@ -364,8 +364,8 @@ class MoveTile(MoveAccess):
         if self.lanes == 1:
             return rows
         self.networks += 1
-        # A single row is passed twice, so that it is interleaved, too: the result must be a new
-        # register, because a loaded register may not be stored as it is.
+        # The result must be a new register, because a loaded register may not be stored as it is. A
+        # single row is therefore passed twice, so that it is interleaved too.
         rows = rows if len(rows) > 1 else 2 * rows
         steps, turned = transpose(self.move.target, rows, self.lanes, f"t{self.networks}_")
         self.emitter.add(*prune(steps, turned[:count]))

@@ -81,7 +81,7 @@ def _plan_quantized(
 
 
 def _for(plan: Plan, target: Target) -> Plan:
-    """Return ``plan``, made without the target's matrix unit, as a plan for ``target``."""
+    """Return ``plan`` for ``target``; it was made for this target without its matrix unit."""
     problem = replace(plan.problem, target=target)
     return replace(plan, staging=replace(plan.staging, problem=problem))
 

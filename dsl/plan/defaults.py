@@ -299,8 +299,8 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     vectorize = None if product.unit is not None else along
     in_lines = replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)
     many = product.unit is None and across >= MANY_ROWS
-    # Bytes of C and of the operand across. Other nests read them again for each column of tiles. If
-    # they exceed half of L2, C is computed row by row instead.
+    # Bytes of C and of the operand across the vectors. The default nest reads both again for each
+    # column of tiles. If they exceed half of L2, tiles are computed row by row instead.
     passing = across * (length + sizes[2]) * ITEMSIZE[written.type]
     few = LARGE[1] <= length <= THIN
     if many and few and sizes[2] >= LARGE[2] and passing > core.second.size // 2:

@@ -136,7 +136,7 @@ def batch_stride(spec: Gemm, name: str) -> Expr:
 
 
 def whole_groups(extent: Expr, product: Product) -> Expr:
-    """Return the number of K groups, rounded up to whole steps, times the groups in a step."""
+    """Return the number of K groups in ``extent`` elements of K, padded to whole steps."""
     depth = product.depth
     return extent if depth == 1 else div(extent + (depth - 1), depth) * (depth // product.group)
 

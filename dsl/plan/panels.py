@@ -223,7 +223,7 @@ def _arriving(plan: Plan, core: Core) -> float:
 
 
 def _filled_up(staging: Staging, width: int) -> float:
-    """Return how many times as many columns whole tiles have as C; 1 if B is not unpacked."""
+    """Return the columns of whole tiles divided by those of C; 1 if B is not unpacked."""
     columns = value(staging.problem.sizes[staging.problem.along])
     return -(-columns // width) * width / columns if staging.unpacks and columns else 1.0
 

@@ -185,7 +185,7 @@ class Staging:
 
     @property
     def unpack_rows(self) -> int | None:
-        """The rows of C from which a quantized B is unpacked first; None if loops decide it."""
+        """The least rows of C with which a quantized B is unpacked first; None if loops decide."""
         return 1 if self.product.unit is not None and self.product.block else None
 
     @property

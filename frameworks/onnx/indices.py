@@ -94,7 +94,7 @@ def _running(node: Node, x: Expression, axis: int) -> Result:
     backwards = bool(node.attribute("reverse", 0))
     parts = parts[::-1] if backwards else parts
     if node.attribute("exclusive", 0):
-        none = lt(parts[0], 0) & gt(parts[0], 0)  # 0 also for NaN
+        none = lt(parts[0], 0) & gt(parts[0], 0)  # 0 for all numbers, and for NaN
         parts = [none + int(product), *parts[:-1]]
     total = parts[0] * 1
     found = [total]

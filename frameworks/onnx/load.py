@@ -208,7 +208,7 @@ def _input(name: str, type_: str, shape: tuple[Size, ...]) -> Value:
     return Traced(Input(name, type_name(held), shape), "bool" if type_ == "bool" else held)
 
 
-#: The types of inputs that no tensor has, and the types in which they are passed.
+#: For each type of inputs that tilewright's tensors cannot have: the type in which they are passed.
 _HELD = {"s64": "s32", "bool": "u8"}
 
 

@@ -29,8 +29,8 @@ RESULTS = 16
 #: For a matrix times its own transpose with at least so many rows, and so many columns, half of the
 #: result is computed and copied. Copying an element takes about as long as 20 multiply-adds.
 HALVED, HALVED_K = 128, 128
-#: With several threads, each part of such a product has at least this number of multiply-adds for
-#: each thread.
+#: With several threads, a product is halved like this only if a half has at least this number of
+#: multiply-adds for each thread.
 PART = 1 << 23
 #: Bits of a numpy array's flags in C: NPY_ARRAY_ALIGNED and NPY_ARRAY_WRITEABLE.
 ALIGNED, WRITEABLE = 0x100, 0x400

@@ -26,7 +26,7 @@ from tilewright.spec.types import TypeName, is_integer
 from .axes import NONE, RUN_TIME, Level, dealt, title
 from .cases import CASES
 
-#: A tensor has at most this many elements, with ``_USUAL`` for each size of the call.
+#: A tensor has at most ``_MOST`` elements if each size of the call is ``_USUAL``.
 _MOST, _USUAL = 20_000, 8
 #: Functions of one tensor, and those of them that f64 has.
 _REAL: dict[str, Callable[[Any], Any]] = {
@@ -62,14 +62,14 @@ class _Hand:
         return self.random.choice(found[-3:] + found) if found else None
 
     def weight(self, type_: TypeName, shape: tuple[int, ...]) -> Weight:
-        """Return a new weight, or sometimes one that is known."""
+        """Return a new weight, or sometimes one that the network has already."""
         same = [w for w in self.weights if (w.type, w.shape) == (type_, shape) and not w.quantized]
         if len(shape) == 1 and same and self.random.random() < 0.3:
             return self.random.choice(same)
         return self.noted(Weight("w", f"w{len(self.weights)}", type_, shape))
 
     def noted(self, weight: Weight) -> Weight:
-        """Return a weight, which is then known."""
+        """Return ``weight``, and add it to the weights of the network."""
         self.weights.append(weight)
         return weight
 

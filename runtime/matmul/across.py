@@ -20,7 +20,7 @@ WORTH, WORTH_FILLED = 3 << 21, 1 << 26
 
 
 def copied(a: Array, b: Array, out: Array, *, reads: bool) -> Array | None:
-    """Return an array for the product in a better order, which is copied to ``out`` afterwards.
+    """Return an array in a faster order for the product; the caller copies it to ``out`` later.
 
     It has the order of the larger operand. The result is None if the copy would save no time.
 

@@ -81,7 +81,7 @@ def asked_for(
             check_math(math),
         )  # fmt: skip
     else:
-        # The other options are the same for many epilogues, for example in a loop.
+        # Calls with many epilogues, for example in a loop, check the same other options only once.
         options = asked_for(scaled, reads, None, threads, deterministic, target, math)[0]
         expression, sums = _epilogue(epilogue), sums_of(*arrays)
         made, numbers = lifted(expression, sums)

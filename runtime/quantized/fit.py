@@ -152,7 +152,7 @@ def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
 
 
 def _with_minima(grid: Grid, steps: Array, minima: Array) -> Blocks:
-    """Return blocks with these steps and minima, or with the nearest zero points."""
+    """Return blocks with these steps, and with the minima or their zero points, rounded."""
     if grid.form.zeros == "zeros":
         minima = -minima / np.where(steps == 0, np.inf, steps)
     return Blocks(steps, grid.rounded_zeros(minima))

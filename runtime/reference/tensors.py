@@ -80,7 +80,7 @@ class Tensors(Evaluation):
         return super()._node(node)
 
     def _product(self, node: Product) -> Interval:
-        """Return the sums of a product: off by a rounding for each step, and by what x is off."""
+        """Return a product's sums. Bounds have a rounding per step and the errors of operands."""
         x, w = map(self._whole, node.args)
         x, w = _less(x, node.a_zero), _less(w, node.b_zero)
         value = x.value @ w.value

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """Pause the collector of cycles while the ``with`` block runs.
 
-    Modules and plans are kept, so that a collection finds nothing. Collections take a seventh of
-    the time of a process's first kernel. All threads are paused, so that a block must not wait for
-    other processes. Blocks of several threads may overlap: the first one ends the pause.
+    Modules and plans are kept, so a collection would find nothing to free. Collections take a
+    seventh of the time of a process's first kernel. The collector is paused for all threads, so a
+    block must not wait for other processes. Blocks of several threads may overlap: the pause ends
+    with the block that began it.
     """
     active = gc.isenabled()
     gc.disable()

@@ -389,7 +389,7 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
 
 
 def _may_split(nodes: Sequence[NestNode]) -> bool:
-    """Return True if threads may share the first loop of a panel: the rest are other tiles."""
+    """Return True if a panel is a parallel loop that threads may share, then only other tiles."""
     match nodes:
         case (BlockLoop(parallel=True), _, *_):
             return all(isinstance(node, Call | When | BlockLoop) for node in nodes)

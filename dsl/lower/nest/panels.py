@@ -101,8 +101,9 @@ class _Panels:
             before = before + part.count
 
     def _alike(self, part: Part, before: Expr) -> Iterator[NestNode]:
-        """Yield all panels but the last: a trip converts panel ``mt`` beside the tiles of the
-        previous one.
+        """Yield the tiles of all panels but the last.
+
+        Trip ``mt`` runs the tiles of panel ``mt - 1``, and between them converts panel ``mt``.
         """
         if part.single:
             return
@@ -143,13 +144,15 @@ class _Panels:
         piece = step * -(-depth // (step * tiles))
         pieces = [min(piece, max(0, depth - piece * tile)) for tile in range(tiles)]
         last = (depth - 1) // piece
-        if last and pieces[last] < step:  # a partial vector costs more on its own
+        # Less than a whole vector takes less time as a part of the piece before it.
+        if last and pieces[last] < step:
             pieces[last - 1 : last + 1] = pieces[last - 1] + pieces[last], 0
         return pieces
 
     def converted(self, panels: Sequence[_Rows], first: Expr, depth: Expr) -> tuple[NestNode, ...]:
-        """Return the conversion of ``depth`` elements of K, from ``first`` on, of the first
-        existing panel.
+        """Return the conversion of a part of a panel: the first one of ``panels`` that exists.
+
+        The part has ``depth`` elements of K, from element ``first`` on.
         """
         nodes: tuple[NestNode, ...] = ()
         for panel in reversed(panels) if depth != 0 else ():

@@ -78,7 +78,9 @@ class ConversionNest(MoveNest):
         if move.turned:
             spills = replace(self, move=replace(move, spills=move.lines == width < move.lanes))
             most = min(width, move.tile[0])
-            if value(move.lines) is None and most == width > 1:  # the remainder is shorter
+            # If only the call knows the number of lines, an incomplete panel has fewer than
+            # ``width``. Blocks have the largest power of 4 below that.
+            if value(move.lines) is None and most == width > 1:
                 most = 1 << ((width - 1).bit_length() - 1) // 2 * 2
             yield from spills.turned(most)
             return

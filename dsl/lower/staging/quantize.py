@@ -45,7 +45,8 @@ _NAN = 0x7FC00000
 #: zeros that fill the end of a packed row.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals", "gap": "gap"}  # fmt: skip
-#: The parameter for zero points that are arguments of the call, and the value of a row.
+#: ``_ZERO`` is the parameter for zero points that the caller gives. ``_GIVEN`` is the zero point of
+#: a row in expressions.
 _ZERO, _GIVEN = "given_zero_rows", Known(0, "given_zero", None)
 #: The results that need the sum of a block's elements. A product may need none or one of them.
 _OF_SUMS = ("a_starts", "a_totals")

@@ -99,7 +99,9 @@ class BlockProduct(KStep):
         return factor(operand, number, k, held(self.tile, side))
 
     def _elements(self, side: Side, number: int) -> tuple[int, Active]:
-        """Return a factor's first element in a row of K groups, and how many to load; None for all.
+        """Return the first element of a factor in a row of K groups, and how many are loaded.
+
+        The second result is None if all elements of the factor are loaded.
 
         A block past the end of the tile is not loaded. The first block of its vector is used in its
         place, and the results are not stored.

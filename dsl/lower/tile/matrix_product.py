@@ -177,7 +177,7 @@ def column_lanes(tile: Tile, column: int) -> int:
     """
     active, shape, lanes = tile.chosen.active, tile.shape, tile.vector.lanes
     if tile.product.block:
-        return lanes  # sums of blocks go through buffers
+        return lanes  # sums of a block of K are stored to a buffer, not to C
     known = None if active is None else value(active)
     if known is None or column < shape.columns - 1:
         return lanes

@@ -159,9 +159,10 @@ class Cycles:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The base of nests. ``known`` keeps the results of functions of a nest, which never change.
+    """The base class of nests. ``known`` keeps the results of functions of a nest.
 
-    The stages of a network are in many groups that are compared.
+    A nest never changes. The results are kept because each stage of a network is in many groups
+    that are compared.
     """
 
     known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

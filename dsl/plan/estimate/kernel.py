@@ -257,7 +257,7 @@ class _Walk:
     requests: dict[int, TileRequest] = field(default_factory=dict)
 
     def number(self, expr: Expr) -> int:
-        """Return the value of ``expr``; a stride of part of an element is rounded down."""
+        """Return the value of ``expr``, rounded down: a stride may be a fraction of an element."""
         return evaluate(floor(expr) if expr.is_Rational else expr, self.sizes)
 
     @property

@@ -67,8 +67,8 @@ def busiest(nest: Nest, core: Core, most: int) -> Nest:
 def _share(loops: Sequence[Repeat], works: Sequence[float], threads: int) -> float:
     """Return the busiest thread's part of all iterations of the loops of a region.
 
-    ``works`` is the work of each loop. Threads share the work evenly, but each iteration, or each
-    piece of one, has one thread (``templates/kernel/loops.c.j2``).
+    ``works`` is the work of each loop. Threads share the work evenly, but one thread runs a whole
+    iteration, or a whole piece of one (``templates/kernel/loops.c.j2``).
     """
     pieces = [_trips(loop) * _pieces(loop) for loop in loops]
     if len(loops) == 1 and pieces[0] == _trips(loops[0]):
@@ -98,7 +98,10 @@ def _trips(loop: Repeat) -> int:
 
 
 def _pieces(loop: Repeat) -> int:
-    """Return the pieces of an iteration: those of its first loop, if other tiles follow it."""
+    """Return into how many pieces an iteration is cut, so that different threads can run them.
+
+    It is cut if it begins with a parallel loop that other tiles follow.
+    """
     body = _body(loop)
     cut = isinstance(body, Series) and body.together and _is_parallel(body.parts[0])
     return _trips(next(_loops(body))) if cut else 1
@@ -113,7 +116,7 @@ def _is_parallel(nest: Nest) -> TypeGuard[Repeat]:
 
 
 def _shared(nest: Nest, share: float) -> Nest:
-    """Return a region's loops with this part of their iterations."""
+    """Return the loops of a region with the given share of their iterations, a number up to 1."""
     if isinstance(nest, Series) and nest.together:
         return replace(nest, parts=tuple(_shared(part, share) for part in nest.parts))
     if not _is_parallel(nest):

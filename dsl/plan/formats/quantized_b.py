@@ -439,13 +439,13 @@ def _check_table(quantized: Quantized) -> None:
 
 
 def has_table(type_: str) -> bool:
-    """True if ``type_`` has a table of its own: no arithmetic makes its numbers of their codes."""
+    """True if only a table, and no arithmetic, converts codes of ``type_`` to numbers."""
     values = STORED[type_].values
     return bool(values) and values != STORED["f4_e2m1"].values
 
 
 def is_chosen(type_: str, vector: Vector) -> bool:
-    """True if ``vector`` looks up no numbers, and ``type_`` has a table of its own."""
+    """True if ``type_`` needs a table, but ``vector`` has no instructions that look numbers up."""
     return has_table(type_) and vector.numbers is None
 
 

@@ -28,17 +28,17 @@ class Outer:
 class Block:
     """A loop over blocks of rows, in which stages run one after another.
 
-    ``first`` is the number of the first of them. A block has at most ``rows`` rows, of ``total``,
-    which ``threads`` share. ``private`` are the arrays that have the rows of one block only: no
-    other stage reads them. ``stack`` are the loops around that over blocks, over the leading axes
-    of all stages.
+    ``first`` is the number of the first of these stages. ``total`` rows are cut into blocks of at
+    most ``rows`` rows, and ``threads`` threads share the blocks. ``private`` are arrays that have
+    the rows of one block only, because no other stage reads them. ``stack`` are loops over leading
+    axes, around the loop over blocks.
 
     On one thread, all blocks but the last have ``rows`` rows. Several threads get equal shares: the
     number of blocks is a multiple of the threads, and blocks have multiples of ``unit`` rows that
     differ by at most ``unit``. There are fewer blocks if they would have less than half of
-    ``least`` rows. If ``inner``, threads share the loops in a block that is the only one: up to
-    ``least`` rows are one block, and more rows have a block for each thread. ``work`` are the
-    vector multiply-adds of a row, None if they are not known.
+    ``least`` rows. If ``inner``, and there is only one block, threads share the loops in it: up to
+    ``least`` rows are one block, and more rows have a block for each thread. ``work`` is the number
+    of vector multiply-adds of a row, None if it is not known.
     """
 
     first: int
@@ -59,12 +59,12 @@ class Block:
 
     @property
     def most(self) -> Expr:
-        """The rows that no block exceeds."""
+        """The maximum number of rows of a block."""
         return Least(Integer(self.rows), self.total)
 
     @property
     def matrices(self) -> int:
-        """The largest number that divides the number of matrices in every call."""
+        """The largest known factor of the number of matrices; it is the same for all calls."""
         return prod(int(loop.trips.as_coeff_Mul()[0]) or 1 for loop in self.stack)
 
     @property
@@ -74,7 +74,7 @@ class Block:
 
     @property
     def trips(self) -> Expr:
-        """The number of blocks of one matrix, in the loop."""
+        """The trip count of the loop: the number of blocks of one matrix."""
         return self.count if self.height is not None else COUNT
 
     @property
@@ -98,7 +98,7 @@ class Block:
 
     @property
     def single(self) -> int:
-        """Up to this number of rows, there is a single block although several threads share it."""
+        """The maximum number of rows that are a single block even with several threads."""
         least = max(1, self.least // self.unit)
         if self._inner:
             return self.unit * min(self._most, max(self.sharing, least))

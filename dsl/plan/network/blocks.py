@@ -22,14 +22,16 @@ from .joined import least
 from .placed import same
 from .step import Opening, Rows, Step
 
-#: If threads share blocks of rows, the least rows of a block: a product of fewer rows takes longer
-#: for each of them, and each block reads all keys and values of an attention.
+#: Minimum number of rows of a block that threads share, in general and in attention. With fewer
+#: rows, a product takes longer for each row. Each block of an attention reads all keys and values.
 _LEAST, _LEAST_OF_ATTENTION = 4, 8
-#: A block takes at least this many times as long as a parallel region costs. A second thread saves
-#: what it costs if the time is equal; but each row of a small block takes longer.
+#: A block that threads share takes at least this many times as long as a parallel region costs.
+#: With 1, a second thread would save as much time as it costs, but small blocks take longer for
+#: each row.
 _WORTH = 1.5
-#: If threads can share a single block, each block of several takes at least this many times as long
-#: as its thread needs to read the weights.
+#: If threads can share the loops of a single block instead, rows are cut into several blocks only
+#: if a block takes at least this many times as long as reading the weights, which each thread must
+#: read for its block.
 _STREAMED = 2
 
 #: A stage of the user, and the numbers of its products and row programs.
@@ -78,7 +80,7 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
 
 
 def numbers_of(steps: Sequence[Step]) -> Mapping[str, Sequence[int]]:
-    """Return the numbers of the stages that have each name."""
+    """Return, for each name, the numbers of the stages that have it."""
     found: dict[str, list[int]] = {}
     for number, step in enumerate(steps):
         for name in step.names:
@@ -109,7 +111,7 @@ def openings(groups: Sequence[Group], steps: Sequence[Step]) -> dict[int, Openin
 def blocked(
     groups: Sequence[Group], steps: Sequence[Step], threads: int | None
 ) -> tuple[Step, ...]:
-    """Return the stages, those of a group with rows in blocks.
+    """Return all stages; a group for which the user gives ``rows`` runs in blocks of rows.
 
     Raises ScheduleError if a row of a group needs other rows of a value of the group.
     """
@@ -171,7 +173,8 @@ def _in_blocks(
         return
     private = frozenset(step.written for step in steps if step.buffer) - outside
     private = frozenset() if few else private
-    # A block of more rows than there are is all rows: C compilers see that buffers have space.
+    # If all rows fit in one block, it has exactly these rows: C compilers then see that buffers
+    # have space.
     height = stage.rows if known is None else max(1, min(stage.rows, known))
     block = Block(first, height, total, threads, private, stack)
     block = for_threads(block, steps)
@@ -191,7 +194,7 @@ def _in_blocks(
 
 
 def for_threads(block: Block, steps: Sequence[Step]) -> Block:
-    """Return ``block``, which has ``steps``, with its unit and least rows if threads share it."""
+    """Return the block of the stages ``steps``. If threads share it, set how they cut the rows."""
     if not block.parallel:
         return block
     tall = max(map(_whole_rows, steps))
@@ -213,7 +216,7 @@ def for_threads(block: Block, steps: Sequence[Step]) -> Block:
 
 
 def _shares(step: Step) -> bool:
-    """Return True if threads share a stage of a single block."""
+    """Return True if a stage has a loop that threads can share within a single block."""
     nests = step.plan.nests if isinstance(step.plan, Plan | ByRows) else ()
     return any(nest.nest.parallel(d) for nest in nests for d in "mn")
 
@@ -236,9 +239,10 @@ def tile_rows(step: Step) -> int:
 
 
 def _whole_rows(step: Step) -> int:
-    """Return the rows of a tile that takes the same time if it has fewer, else 2.
+    """Return the unit of rows in which a stage should be cut into blocks.
 
-    An odd row takes longer than its share.
+    It is the rows of a whole tile if a tile with fewer rows takes as long, else 2, because an odd
+    row takes more than half of the time of two rows.
     """
     if not isinstance(step.plan, Plan | ByRows):
         return 2

@@ -36,8 +36,8 @@ _WORTH = 0.02
 #: Cores that share the last cache. Where the others are idle, one core has all of it: values that
 #: stages pass on then cost less, and blocks of rows save less. The model assumes this.
 _CORES = 8
-#: Blocks may take this many times as long as stages apart on one thread, for a number of rows that
-#: is bad for them, if it is known only at the call.
+#: If only the call knows the number of rows, it may be one that suits blocks badly. On one thread,
+#: blocks may then take this many times as long as stages one after another.
 _HARMLESS = 1.01
 #: Sizes of blocks that are tried, in tiles of rows.
 _TILES = (1, 2, 4, 8, 16, 32)
@@ -111,8 +111,8 @@ def ways(
 ) -> Iterator[tuple[float, Stages]]:
     """Yield stages that are worth measuring, with the estimated cycles that they save.
 
-    The stages of all long groups have blocks of the same number of rows, or two neighbouring ones
-    have. The arguments are those of ``chosen``.
+    Either all of the longest groups are in blocks of the same number of rows, or only two adjacent
+    stages are in blocks. The arguments are those of ``chosen``.
     """
     sizes = _typical(spec)
     model = Joined(_with_the_last_cache(core, threads or 1), sizes, threads or 1)
@@ -176,7 +176,7 @@ class _Group:
 
     @property
     def saved(self) -> float:
-        """The cycles that it takes less together."""
+        """The cycles that running the stages together saves."""
         return self.cycles[0] - self.cycles[1]
 
 
@@ -242,7 +242,7 @@ class _Choice:
         return found
 
     def pairs(self) -> Iterator[tuple[range, set[str]]]:
-        """Yield all groups of two stages."""
+        """Yield all groups of two adjacent stages that can run together."""
         for first in range(len(self.opened)):
             yield from islice(self._from(first), 1)
 
@@ -263,8 +263,7 @@ class _Choice:
     ) -> _Cycles:
         """Return the cycles of stages apart, and of the same in blocks, for ``total`` rows.
 
-        Unless ``slow`` ones are wanted, those of blocks that save less than ``MARGIN`` may be
-        infinite.
+        Without ``slow``, the cycles in blocks may be infinite if blocks save less than ``MARGIN``.
         """
         opened = [self.opened[number] for number in numbers]
         assert opened[0].rows is not None
@@ -310,7 +309,8 @@ class _Choice:
             worst = () if value(first.total) is not None else self._worst(numbers, rows)
             for total in worst:
                 ours, theirs = self._cycles(numbers, private, rows, total)
-                # What threads lose with a bad number of rows may be what they gain with others.
+                # On several threads, blocks may lose as much with these rows as they gain with the
+                # assumed number of rows.
                 if theirs / ours > (_HARMLESS if self.model.threads == 1 else 2 - together / apart):
                     few = "1 row" if total == 1 else f"{total} rows"
                     why = f"a call of {few} would take {theirs / ours - 1:.0%} longer in blocks"
@@ -324,8 +324,8 @@ class _Choice:
     def _worst(self, numbers: range, rows: int) -> tuple[int, ...]:
         """Return the numbers of rows that are worst for blocks of at most ``rows``.
 
-        Just more rows than one block has, or one block of each thread. For several threads also one
-        row, which they cannot share, and just more rows than they do not share.
+        These are one row more than one block of each thread has. For several threads they are also
+        a single row, which threads cannot share, and one row more than the block's ``least``.
         """
         opened = [self.opened[number] for number in numbers]
         threads = self.model.threads
@@ -333,7 +333,7 @@ class _Choice:
         return (*few, rows * threads + 1)
 
     def _serves_one_thread(self, numbers: range, private: set[str], rows: int) -> bool:
-        """Return True if blocks lose little on one thread: a call may find no second one."""
+        """Return True if blocks cost little on one thread, as other threads may be busy."""
         closed, opened = ([every[n] for n in numbers] for every in (self.closed, self.opened))
         assert opened[0].rows is not None
         total = self._total(opened[0].rows.total)

@@ -1,7 +1,8 @@
 """Find functions of ``tilewright.nn``, for example ``softmax``, in a network by their structure.
 
-A network has single operators. Two networks are equal if their operators are, however they were
-written. The names of functions follow from the operators too: equal networks have equal names.
+A network consists of single operators. Two networks with equal operators are equal, even if only
+one of them was written with these functions. The functions are therefore found by the operators, so
+that equal networks have equal names.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _QUANTIZED = ("s8", "u8")
 class Composite:
     """A function of ``tilewright.nn`` in a network: its name, and the nodes that compute it.
 
-    Nodes are given by their numbers. ``root`` is that of the result.
+    Nodes are given by their numbers. ``root`` is the number of the result's node.
     """
 
     fn: str
@@ -83,17 +84,17 @@ def _between(attention: Attention) -> tuple[Expression, ...]:
 
 
 class _Pattern(NamedTuple):
-    """What a function of ``tilewright.nn`` makes of the tensors ``x``, ``w``, ``b`` and ``eps``."""
+    """What a function of ``tilewright.nn`` returns for the tensors ``x``, ``w``, ``b``, ``eps``."""
 
     fn: str
     root: Expression
 
 
 class _Patterns:
-    """Compares nodes with what the functions of ``tilewright.nn`` make.
+    """Compares nodes with what the functions of ``tilewright.nn`` return.
 
-    ``axes`` are those of reductions in the network. ``reduced`` has the ``id`` of each function of
-    elements of a reduction.
+    ``axes`` are the axes of the network's reductions. ``reduced`` has the ``id`` of each reduction,
+    and of each element-wise function that depends on one.
     """
 
     def __init__(self, nodes: Sequence[Expression]) -> None:

@@ -69,7 +69,7 @@ class Cuts:
     composites: list[tuple[Composite, ...]] = field(default_factory=list)
 
     def of(self, opened: Mapping[int, Opening]) -> Cutter:
-        """Return a cutter; the stages ``opened`` can compute some of their rows."""
+        """Return a cutter in which the stages ``opened`` may compute only some of their rows."""
         return Cutter(self, opened)
 
     def steps(self, opened: Mapping[int, Opening]) -> tuple[Step, ...]:
@@ -229,7 +229,7 @@ class Cutter:
         return Schedule(threads=self.stages.threads if shared else None)
 
     def _matrix(self, node: Expression) -> Placed:
-        """Return where an operand of a product is; a copy if its strides are no matrix's."""
+        """Return where an operand of a product is; copy it if a matrix cannot have its strides."""
         placed = self.place(node)
         return placed if matrix_order(placed) is not None else self._copied(node)
 
@@ -341,7 +341,8 @@ class Cutter:
                 stack += arguments(node)
             elif not isinstance(node, Number | Extent | Full):
                 leaves[id(node)] = self._unit(node, self.place(node), shape)
-        # A reduction that would have been in this stage may have got a place since.
+        # Placing the leaves may have put a reduction of this stage into an earlier stage. The shape
+        # is then different.
         return (shape, leaves) if self._shape(root)[0] == shape else self._leaves(root)
 
     def _unit(self, node: Expression, placed: Placed, shape: tuple[Size, ...]) -> Placed:

@@ -34,7 +34,7 @@ class _First(dict[str, int]):
 
 
 class Joined:
-    """Estimates stages with given sizes of the call, on ``core`` with at most ``threads``.
+    """Estimates the cycles of stages for given sizes of a call, on at most ``threads`` threads.
 
     The arrays of all stages are operands of one nest of loops. An array that one stage writes and
     the next one reads is then in a cache or not, as the cost model finds.
@@ -66,7 +66,7 @@ class Joined:
         return self._apart[key]
 
     def _crossing(self, steps: Sequence[Step]) -> float:
-        """Return the cycles in which a thread reads what others wrote in the stages before."""
+        """Return the cycles in which a thread reads what other threads wrote in earlier stages."""
         read = {array for step in steps for array in _read(step).values()}
         passed = [s.buffer for s in steps if s.buffer is not None and s.written in read]
         nbytes = sum(evaluate(buffer.nbytes, self.sizes) for buffer in passed)
@@ -90,7 +90,7 @@ class Joined:
         parts: list[Nest] = []
         if self.threads > 1:
             count, last = trips + (left > 0), left / rows if left else 1.0
-            # Threads share what is in a single block.
+            # If there is only one block, threads share the loops of its stages.
             body = _series([self._nest(step, rows, count == 1) for step in steps])
             parts.append(_repeated(body, count, moves, parallel=True, last=last))
         else:
@@ -168,7 +168,7 @@ def _read(step: Step) -> Mapping[str, object]:
 
 
 def _moving(steps: Sequence[Step]) -> set[str]:
-    """Return the arrays of which each block of rows has other elements."""
+    """Return the arrays of which each block of rows uses its own part, so not the weights."""
     found: set[str] = set()
     for step in steps:
         assert step.rows is not None

@@ -19,7 +19,7 @@ _KINDS = {Join: "join", Take: "take", Count: "arange", Product: "product"}
 
 #: The number of a node, and how many stages before compute the same node.
 Key = tuple[int, int]
-#: In place of the second number: the name is that of a function of ``tilewright.nn``.
+#: The second number of the ``Key`` of a function of ``tilewright.nn``.
 _COMPOSITE = -1
 
 
@@ -99,7 +99,7 @@ class Namer:
 class Computed:
     """A stage, and the nodes that it computes, its result last; none if it only copies.
 
-    ``after`` are the functions of elements among them if the stage is a product.
+    If the stage is a product, ``after`` are the element-wise functions among the nodes.
     """
 
     step: Step
@@ -112,8 +112,9 @@ def with_names(
 ) -> tuple[Step, ...]:
     """Return the stages with the names of all functions that they compute.
 
-    ``found`` are the functions of ``tilewright.nn``. One that a single stage computes is named like
-    an operator in it. Others are names of all their stages. ``order`` has the number of each node.
+    ``found`` are the functions of ``tilewright.nn``. If a single stage computes a function, it is
+    named like an operator in this stage. If several stages do, its name is a name of each of them.
+    ``order`` has the number of each node.
     """
     operators = [_operators(each, namer, order) for each in stages]
     shared: list[list[str]] = [[] for _ in stages]

@@ -86,9 +86,10 @@ def _refuse(stage: Stage, name: str, problem: str, nearest: str, hint: str) -> N
 
 
 def _columns(step: Step, steps: Sequence[Step], place: str) -> str | None:
-    """Return which product's columns a step needs all of, and how many of them a place has.
+    """Return the product of which a step needs whole rows, and how many columns a place has.
 
-    The result is None if the step needs no whole rows of a product, or if the place has them.
+    The result is text for an error message. It is None if the step needs no whole rows of a
+    product, or if the place has them.
     """
     if not isinstance(step.plan, RowsPlan) or len(step.plan.passes) < 2:
         return None

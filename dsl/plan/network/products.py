@@ -123,7 +123,7 @@ def _epilogue(
 ) -> Expression | None:
     """Return the epilogue that computes ``end`` from the sums; None if it is the sums.
 
-    Its last rounding is that of the product's output.
+    It leaves out the last rounding, because the product's output is rounded when it is stored.
     """
     if end is product:
         return None

@@ -181,7 +181,7 @@ class Move:
             return False
         if source.along or made.along:
             return self.turns or self.together == 1 or self.groups > 1
-        # In a depth of incomplete groups, a word would contain padding.
+        # If the depth ends within a group, the last word would contain padding.
         whole = mod(self.depth, source.group) == 0
         return whole and source.group > 1 and made.group > 1
 

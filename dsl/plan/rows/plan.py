@@ -53,16 +53,16 @@ ZEROS = Number(0)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowPasses:
-    """Passes over one row: all that writing their operations takes.
+    """Passes over one row, with everything that is needed to emit their operations.
 
     ``operands`` has the arrays by their names in C; the strides of rows are named ``m``, those of
     columns ``n``. ``held`` has for each held value the result in whose row it is stored, "" for a
     buffer. ``tile`` is the number of rows and columns of a trip, None if the pass decides.
 
     With ``any_order``, ``cols`` is known, and reductions are combined in the order that is fastest
-    on the target. It is for integers, and for sums that may differ from target to target. Results
-    then have ``padded`` columns, a whole number of vectors, unless it is 0. In place of elements
-    that a row lacks, passes visit ``fill``.
+    on the target. This is for integers, and for sums that may be rounded differently on each
+    target. Results then have ``padded`` columns, a whole number of vectors, unless it is 0. Past
+    the end of a row, passes read ``fill`` in place of elements.
     """
 
     target: Target
@@ -233,9 +233,9 @@ class RowsPlan(RowPasses, Decided):
 
     @property
     def far(self) -> tuple[str, ...]:
-        """The matrices that may lie beyond the first cache: they are too large for the stack.
+        """The matrices whose next rows are prefetched: those that may be too large for the stack.
 
-        A buffer on the stack ends, as the C compiler knows, before the row that is prefetched.
+        C compilers see that the next row would be past the end of a buffer on the stack.
         """
         rows = value(self.rows)
         sizes = {

@@ -343,7 +343,7 @@ def steady(
 
 
 class _FewRows:
-    """Finds the mean cycles of a row, over all C of 1 to ``few.most`` rows.
+    """Finds the mean cycles of a row if C has any number of rows from 1 to ``few.most``.
 
     Tiles of 1, 2 and more rows are added one by one with ``with_tile``. C is cut into tiles as tall
     as the last one added, and a rest. If ``few.even``, the last whole tile and the rest become two
@@ -367,7 +367,8 @@ class _FewRows:
         tiles.append(cycles)
         tallest, most = len(tiles), self.few.most
         self._ones.append(self._ones[-1] + cycles)
-        # Add the cost of two tiles for 2 * tallest - 1 rows, then for 2 * tallest rows.
+        # Two tiles of nearly equal heights compute 2 * tallest - 1 rows, or 2 * tallest rows. Add
+        # the cycles of both cases.
         for low in (tallest - 1, tallest):
             if low:
                 self._twos.append(self._twos[-1] + (cycles + tiles[low - 1]))

@@ -553,8 +553,9 @@ def _in_one_tile(
 
 
 def _narrow_sizes(staging: Staging, vector: Vector) -> Iterator[tuple[int, Vector]]:
-    """Yield the parts of a tail, largest first: partial accesses of ``vector``, narrower
-    vectors.
+    """Yield the sizes that parts of a tail can have, the largest first, and their vectors.
+
+    A part is a narrower vector, or a partial access of ``vector``.
     """
     sizes = {v.lanes: v for v in staging.vectors if v.lanes < vector.lanes}
     if staging.problem.schedule.tails != "mask" and not staging.padded:

@@ -16,10 +16,9 @@ from tilewright.isa.vector import MulAdd, Vector
 from ..contraction import Product
 from .scaled import Scaled
 
-#: If no load converts a single element, its conversion takes this number of registers.
+#: Number of registers in which a single element is converted, if no load converts it.
 STEPS = 3
-#: If no load converts and broadcasts a single element, its conversion takes this number of
-#: operations.
+#: Number of operations that convert and broadcast a single element, if no load does so.
 ALONE = 4
 
 
@@ -216,7 +215,7 @@ class TileShape:
 
     @property
     def apart(self) -> bool:
-        """True if factors across are in registers of C scalars, separate from vector registers."""
+        """True if factors across the vectors are in scalar registers, not in vector registers."""
         return self.scalars_apart and self.form == "scalar" and self.vector.lanes > 1
 
     def picked(self, rows: int) -> int:

@@ -21,7 +21,7 @@ from tilewright.spec.types import TypeName
 from ..aten import Known, Use, called
 from ..products import LAYER_TYPES, linear
 
-#: The number of products that an operator is.
+#: The number of products that an operator computes.
 _PRODUCTS = {
     **dict.fromkeys(("linear", "matmul", "mm", "bmm", "addmm"), 1),
     "scaled_dot_product_attention": 2,
@@ -31,7 +31,7 @@ GET, TO = str(operator.getitem), "aten.to.dtype"
 
 
 def products_of(target: str) -> int:
-    """Return the number of products that an operator is, for example 1 for ``aten.mm.default``."""
+    """Return how many products an operator computes, for example 1 for ``aten.mm.default``."""
     return _PRODUCTS.get(target.removeprefix("aten.").partition(".")[0], 0)
 
 

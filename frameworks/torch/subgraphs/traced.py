@@ -89,7 +89,7 @@ def traced(node: torch.fx.Node) -> Traced | None:
 
 @contextlib.contextmanager
 def _uncached() -> Iterator[None]:
-    """Let autocast convert a weight each time: one that is traced is no value of another trace."""
+    """Keep autocast from reusing a converted weight, because it belongs to a single trace."""
     usual = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
