@@ -181,19 +181,19 @@ static inline void quantize_row_starts(const float *x_, int8_t *restrict out, fl
     BARRIER;
     for (int64_t kt = 0; kt < 1; kt++) { /* blocks of K */
         /* Pass over the columns: absmax of x. */
-        __m512i row_absmax0_acc0 = _mm512_setzero_si512();
-        const float *p0tx_ = x_;
-        __m512 p01_x0 = _mm512_loadu_ps(p0tx_);
-        const __m512 p01_1 = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), p01_x0);
-        const __m512i p01_2 = _mm512_castps_si512(p01_1);
-        row_absmax0_acc0 = _mm512_max_epi32(row_absmax0_acc0, p01_2);
-        p0tx_ += 16;
+        __m512i row_absmax0_acc = _mm512_setzero_si512();
+        const float *p0x_ = x_;
+        __m512 p0part1_x0 = _mm512_loadu_ps(p0x_);
+        const __m512 p0part1_1 = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), p0part1_x0);
+        const __m512i p0part1_2 = _mm512_castps_si512(p0part1_1);
+        row_absmax0_acc = _mm512_max_epi32(row_absmax0_acc, p0part1_2);
+        p0x_ += 16;
 
         /* Fold row_absmax0. */
-        __m512i x1 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(row_absmax0_acc0), 0xaaaa,
-            _mm512_castsi512_ps(row_absmax0_acc0)));
-        __m512i x2 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(row_absmax0_acc0), 0x5555,
-            _mm512_castsi512_ps(row_absmax0_acc0)));
+        __m512i x1 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(row_absmax0_acc), 0xaaaa,
+            _mm512_castsi512_ps(row_absmax0_acc)));
+        __m512i x2 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(row_absmax0_acc), 0x5555,
+            _mm512_castsi512_ps(row_absmax0_acc)));
         const __m512i row_absmax0_of = _mm512_max_epi32(x1, x2);
         __m512i x3 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(
@@ -236,24 +236,24 @@ static inline void quantize_row_starts(const float *x_, int8_t *restrict out, fl
 
         /* Pass over the columns: total of to_s32(min(max(x * row_value1, -127), 127)),
             and out: to_s32(min(max(x * row_value1, -127), 127)). */
-        __m512i row_total2_acc0 = _mm512_setzero_si512();
-        const float *p1tx_ = x_;
-        int8_t *p1tout = out;
-        __m512 p11_x0 = _mm512_loadu_ps(p1tx_);
-        const __m512 p11_mul0 = _mm512_mul_ps(p11_x0, where0);
-        const __m512 p11_max0 = _mm512_max_ps(p11_mul0, max_const0);
-        const __m512 p11_min0 = _mm512_min_ps(p11_max0, min_const0);
-        const __m512i p11_to_s320 = _mm512_cvtps_epi32(p11_min0);
-        _mm_storeu_si128((__m128i *)p1tout, _mm512_cvtepi32_epi8(p11_to_s320));
-        row_total2_acc0 = _mm512_add_epi32(row_total2_acc0, p11_to_s320);
-        p1tx_ += 16;
-        p1tout += 16;
+        __m512i row_total2_acc = _mm512_setzero_si512();
+        const float *p1x_ = x_;
+        int8_t *p1out = out;
+        __m512 p1part1_x0 = _mm512_loadu_ps(p1x_);
+        const __m512 p1part1_mul0 = _mm512_mul_ps(p1part1_x0, where0);
+        const __m512 p1part1_max0 = _mm512_max_ps(p1part1_mul0, max_const0);
+        const __m512 p1part1_min0 = _mm512_min_ps(p1part1_max0, min_const0);
+        const __m512i p1part1_to_s320 = _mm512_cvtps_epi32(p1part1_min0);
+        _mm_storeu_si128((__m128i *)p1out, _mm512_cvtepi32_epi8(p1part1_to_s320));
+        row_total2_acc = _mm512_add_epi32(row_total2_acc, p1part1_to_s320);
+        p1x_ += 16;
+        p1out += 16;
 
         /* Fold row_total2. */
-        __m512i x9 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(row_total2_acc0), 0xaaaa,
-            _mm512_castsi512_ps(row_total2_acc0)));
-        __m512i x10 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(row_total2_acc0), 0x5555,
-            _mm512_castsi512_ps(row_total2_acc0)));
+        __m512i x9 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(row_total2_acc), 0xaaaa,
+            _mm512_castsi512_ps(row_total2_acc)));
+        __m512i x10 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(row_total2_acc), 0x5555,
+            _mm512_castsi512_ps(row_total2_acc)));
         const __m512i row_total2_of = _mm512_add_epi32(x9, x10);
         __m512i x11 =
             _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(
