@@ -16,7 +16,6 @@ from tilewright.isa.vector import Form, MulAdd, Numbers, Vector
 
 from .floats import NAMES, load_bits, looked_up, prefix
 from .integers import ALONE_INSTRUCTIONS, ALONE_LATENCY, add_lane, factors
-from .upper import rounding
 
 HEADER = Emulation(header="emulation/x86.h.j2")
 #: Emulation by a header that implements the intrinsics of vectors and of AMX's tiles in plain C.
@@ -169,7 +168,6 @@ def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
         zig=f"+{name}",
         muladd=float_pairs(widths, "bf16", "dpbf16"),
         vectors=tuple(_words(bits) for bits in widths),
-        extend=rounding,
         emulation=HEADER,
     )
 

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tilewright.isa.vector import Vector
-
-from .floats import load_bits, store_bits
-
-#: Category of subnormal numbers in vfpclassps.
-_SUBNORMAL = 0x20
+from .floats import load_bits
 
 
 def load_upper() -> str:
@@ -23,7 +16,8 @@ def load_upper() -> str:
 def rounded() -> str:
     """Return C that rounds 16 f32 to bf16, to nearest even, by integer operations.
 
-    A NaN keeps its upper bits and becomes quiet.
+    vcvtneps2bf16 takes subnormal numbers for 0. To branch around it for these numbers costs more in
+    tiles of products than it saves. A NaN keeps its upper bits and becomes quiet.
     """
     given = "_mm512_castps_si512({v})"
     odd = f"_mm512_and_si512(_mm512_srli_epi32({given}, 16), _mm512_set1_epi32(1))"
@@ -34,15 +28,3 @@ def rounded() -> str:
     words = ", ".join(hex((i + 2) << 16 | i) for i in range(1, 32, 4))
     at = f"_mm512_setr_epi32({words}, 0, 0, 0, 0, 0, 0, 0, 0)"
     return f"_mm512_castsi512_si256(_mm512_permutexvar_epi16({at}, {upper}))"
-
-
-def rounding(vector: Vector) -> Vector:
-    """Return ``vector`` with a store of bf16 by the instruction of AVX-512 BF16, if it has 16 f32.
-
-    vcvtneps2bf16 takes subnormal numbers for 0. Integer operations round vectors that contain one.
-    """
-    if vector.element != "f32" or vector.lanes != 16:
-        return vector
-    seldom = f"__builtin_expect(_mm512_fpclass_ps_mask({{v}}, {_SUBNORMAL}) != 0, 0)"
-    either = f"{seldom} ? {rounded()} : (__m256i)_mm512_cvtneps_pbh({{v}})"
-    return replace(vector, stores={**vector.stores, "bf16": store_bits(256, either)})
