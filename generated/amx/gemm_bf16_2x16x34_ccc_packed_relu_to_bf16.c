@@ -226,14 +226,12 @@ static inline void tile0_2x16(const uint16_t *a, const uint16_t *b, uint16_t *re
         const __m512 r0_relu = _mm512_max_ps(relu_const0, r0);
 
         /* Store, as bf16. */
-        _mm256_storeu_si256((__m256i *)d, __builtin_expect(_mm512_fpclass_ps_mask(r0_relu, 32) != 0,
-            0) ? _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001, 0x70005, 0xb0009,
-            0xf000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
+        _mm256_storeu_si256((__m256i *)d, _mm512_castsi512_si256(_mm512_permutexvar_epi16(_mm512_setr_epi32(0x30001,
+            0x70005, 0xb0009, 0xf000d, 0x130011, 0x170015, 0x1b0019, 0x1f001d, 0, 0, 0, 0, 0, 0, 0, 0),
             _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(r0_relu, r0_relu, _CMP_EQ_OQ),
             _mm512_or_si512(_mm512_castps_si512(r0_relu), _mm512_set1_epi32(4194304)),
             _mm512_add_epi32(_mm512_add_epi32(_mm512_castps_si512(r0_relu), _mm512_set1_epi32(32767)),
-            _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(r0_relu), 16),
-            _mm512_set1_epi32(1)))))) : (__m256i)_mm512_cvtneps_pbh(r0_relu));
+            _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(r0_relu), 16), _mm512_set1_epi32(1)))))));
         rows += 16;
         d += 16;
     }
