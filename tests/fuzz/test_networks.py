@@ -70,6 +70,9 @@ FOUND: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda x, i: nn.concat((nn.take(x[:, :0], i), nn.take(x, i)), axis=1),
         {"x": t(4, 5), "i": t(B, type="s32")},
     ),
+    "values without rows, transposed, in a product": (
+        lambda x, y: x[:, :, :0].transpose((0, 2, 1)) @ y, {"x": t(3, 2, 1), "y": t(3, 2, 32)}
+    ),
     "sums of no columns": (
         lambda x: (nn.sum(x), nn.mean(x * 2, keepdims=True), x.sum()), {"x": t(R, 0)}
     ),
