@@ -66,9 +66,8 @@ class Likely(Tensors):
 
     def _sample(self, own: Interval, found: Interval, jumps: Array, number: int) -> Array:
         """Return the value ``own`` of a node in an evaluation, with a random error of its own."""
-        low, high = (
-            np.where(jumps, getattr(found, end), getattr(own, end)) for end in ("low", "high")
-        )
+        low: Array = np.where(jumps, found.low, own.low)
+        high: Array = np.where(jumps, found.high, own.high)
         if number < _ENDS:
             return high if number else low
         # Errors of one size would often cancel, for example those of a difference and a quotient.
