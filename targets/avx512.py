@@ -47,9 +47,21 @@ def _cuts(element: str, bits: int) -> dict[str, Any]:
     """Return the fields of ``Vector`` for access to some of the lanes."""
     return {
         "mask": _mask(element, bits),
-        "fill": f"{prefix(bits)}_mask_blend_{_SUFFIX[element]}({{mask}}, {{other}}, {{v}})",
+        "fill": _fill(element, bits),
         "partial_store": short_stores(element, bits),
     }
+
+
+def _fill(element: str, bits: int) -> str:
+    """Return the C that puts other lanes beside those of the mask.
+
+    GCC 12 fails on a masked conversion of bytes to 8 or 4 lanes of s32, and makes it of a blend and
+    a conversion. It does not if the mask is that of the other lanes.
+    """
+    blend = f"{prefix(bits)}_mask_blend_{_SUFFIX[element]}"
+    if element == "s32" and bits < _WIDTHS[0]:
+        return f"{blend}((__mmask8)~{{mask}}, {{v}}, {{other}})"
+    return f"{blend}({{mask}}, {{other}}, {{v}})"
 
 
 def _mask(element: str, bits: int) -> Mask:
