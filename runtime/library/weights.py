@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import AnyFormat
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.low_bit import QuantizedFormat
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.call.packed_weights import (
