@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tilewright.errors import SpecError, TargetError, TilewrightError
-from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.pack_source import a_packing
 from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
@@ -46,7 +45,7 @@ class Member:
     packs: str = ""
     operand: str = "b"
     #: Weights that are compiled in, by the names of their parameters.
-    weights: Mapping[str, Array] = field(default_factory=dict, compare=False)
+    weights: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Weights that the library writes to files.
     filed: Mapping[Weight, Any] = field(default_factory=dict, compare=False)
 

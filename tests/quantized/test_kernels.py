@@ -18,8 +18,9 @@ from support.products.packed import DTYPES, convert
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
 from tilewright.generate import Request, generate
+from tilewright.plan.formats.low_bit import QuantizedFormat
 from tilewright.plan.formats.named import format_named
-from tilewright.plan.formats.quantized_b import QuantizedFormat, quantized_format
+from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes

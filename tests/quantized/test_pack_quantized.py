@@ -61,7 +61,7 @@ def test_every_format_is_packed_as_pack_b_packs_it() -> None:
         b = drawn(spec.type, spec.k, spec.n, 0)
         zero, b_of = -3 if spec.a_zero else None, tw.Packed(spec.type, spec.nb)
         product = tw.Gemm(tw.dim("m"), spec.n, spec.k, a=spec.a, b=b_of, a_zero=zero)
-        right = pack_quantized(product, packer.isa, Given(b))
+        right = pack_quantized(product, packer.signature.output.format, Given(b))
         got = packer(b)
         assert got.format == right.format and (got.data == right.data).all(), spec
 
