@@ -13,7 +13,7 @@ from tilewright.spec import postops, reductions
 from tilewright.spec.expression import Expression, Operand, acc, acc2, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
-from tilewright.spec.quantized import Quantize, Quantized
+from tilewright.spec.quantized import SHIFTS, Quantize, Quantized
 from tilewright.spec.reductions import RowReduction
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
@@ -447,7 +447,7 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
     a, k = given["a"], given["k"]
     if form is None or isinstance(given["batch"], Addresses):
         return False
-    if isinstance(a, Quantize) or a.type == "s8":
+    if isinstance(a, Quantize) or a.type in SHIFTS:
         return False
     whole = isinstance(k, int) and k % form.block_of(k) == 0
     return a.type == "f32" or (a.order == "C" and not form.zeros and whole)
