@@ -240,16 +240,17 @@ def test_zero_points_of_an_a_of_integers(target: str, tmp_path: Path, cases: Cas
     cases.count(target, kernels.lab.means, len(every))
 
 
-def test_zero_points_of_the_call_are_numbers_of_s8() -> None:
+@pytest.mark.parametrize(("type_", "beyond"), [("s8", 128), ("u8", -1)])
+def test_zero_points_of_the_call_are_numbers_of_a(type_: Any, beyond: int) -> None:
     """An 8-bit A quantized ahead, with scales and zero points of its rows, as XNNPACK has it."""
     form = tw.Quantized("s8", scale="f32")
-    spec = tw.Gemm(M, 5, 20, a="s8", b=tw.Packed(form), a_scale="row", a_zero="row")
+    spec = tw.Gemm(M, 5, 20, a=type_, b=tw.Packed(form), a_scale="row", a_zero="row")
     kernel = tw.compile(spec)
     b = kernel.pack_b(drawn(form, 20, 5, 1))
-    a, scale = np.ones((2, 20), np.int8), np.ones(2, F32)
+    a, scale = np.ones((2, 20), DTYPES[type_]), np.ones(2, F32)
     assert (kernel(a, b, a_scale=scale, a_zero=np.array([1, 1], np.int32)) == 0).all()
-    with pytest.raises(ArgumentError, match=r"a_zero\[1\] == 128"):
-        kernel(a, b, a_scale=scale, a_zero=np.array([1, 128], np.int32))
+    with pytest.raises(ArgumentError, match=rf"a_zero\[1\] == {beyond}"):
+        kernel(a, b, a_scale=scale, a_zero=np.array([1, beyond], np.int32))
 
 
 #: Orders and types of an A of floating point, with tails of tiles and of blocks.
