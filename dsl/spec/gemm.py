@@ -86,8 +86,7 @@ class Gemm(Spec):
         Leading dimensions in elements; by default tight.
     a_scale, b_scale, d_scale : float, "scalar", "row" or "column", optional
         Scales: a literal, or passed by name at the call. "row" is for A, "column" for B and D.
-        ``a_scale=("row", 32)`` has one scale for each block of a row, for an s8 or u8 A with a
-        block-quantized B.
+        ``a_scale=("row", 32)``: one for each block of a row of s8 or u8, if B is block-quantized.
     a_zero, b_zero, d_zero : int, "scalar", "row" or "column", optional
         Zero points, given as scales are. If B is block-quantized, its zero points belong to
         ``tw.Quantized``, and ``a_zero`` must be a number of A's type.

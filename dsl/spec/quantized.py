@@ -504,8 +504,10 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
             hint=f"per={b.per!r}, or per='row'",
         )
     if isinstance(k, int):
-        made = isinstance(a, Quantize)
-        wide = a.zero is not None if made else has_zero(type_, zeros.get("a_zero"))
+        if isinstance(a, Quantize):
+            wide = a.zero is not None
+        else:
+            wide = has_zero(type_, zeros.get("a_zero"))
         _check_length(b, b.block_of(k), wide=wide)
 
 
