@@ -199,8 +199,9 @@ def _packer(member: Member) -> Iterator[Member]:
     name = f"{member.name}_pack_b"
     if spec.quantized is not None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
-        of_a = spec.a.type if spec.quantize is None else spec.quantize
-        zero = spec.a_zero is not None and spec.offsets_blocks
+        # A of u8 is made s8, and then meets the B that is packed for s8.
+        of_a = spec.quantize or ("s8" if spec.sums_blocks else spec.a.type)
+        zero = spec.quantize is None and spec.offsets_blocks
         parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb, a_zero=zero)
         yield Member(name, parts, Schedule(), packs=member.name)
         return
