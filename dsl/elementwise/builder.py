@@ -59,9 +59,7 @@ class Builder:
     operations in ``OPTIONAL`` can be used only if they are in ``extra``.
     """
 
-    def __init__(
-        self, real: str = "f32", whole: str = "s32", extra: Collection[str] = frozenset()
-    ) -> None:
+    def __init__(self, real: str = "f32", whole: str = "s32", extra: Collection[str] = ()) -> None:
         self.real, self.whole, self.extra = real, whole, extra
         self.steps: list[Step] = []
         self._values = 0

@@ -41,9 +41,8 @@ class Emitter:
         self, target: Target, lanes: int, prefix: str, real: str, whole: str = "s32"
     ) -> None:
         self.target, self.lanes, self.prefix = target, lanes, prefix
-        every = (v for v in target.every_vector if (v.element, v.lanes) == (real, lanes))
-        extra = {fn for vector in every for fn in vector.ops} & OPTIONAL
-        self.builder = Builder(real, whole, extra)
+        vector = next((v for v in target.of(real) if v.lanes == lanes), None)
+        self.builder = Builder(real, whole, OPTIONAL & vector.ops.keys() if vector else ())
         self._registers: dict[Value, Register] = {}
         self._literals: dict[object, Register] = {}
         self._emitted = self._unnamed = 0

@@ -211,6 +211,31 @@ def test_what_is_no_identity_stays(fn: str, args: tuple[float, ...]) -> None:
     assert steps(b) == [fn]
 
 
+@pytest.mark.parametrize(
+    ("write", "kept"),
+    [
+        (lambda b, x: b("min", 0.0, b("neg", b("abs", x))), ["abs", "neg"]),
+        (lambda b, x: b("max", 0.0, b("mul", b("mul", x, x), 3.0)), ["mul", "mul"]),
+        (lambda b, x: b("max", -3.0, b("sub", b("max", -1.0, b("min", 9.0, x)), 2.0)),
+         ["min", "max", "sub"]),
+        (lambda b, x: b("min", 2.0, b("select", b("lt", x, 0.0), 1.0, b("min", 2.0, x))),
+         ["lt", "min", "select"]),
+        (lambda b, x: b("zero_below", -1.0, b("abs", x), b("scale", x, 3.0)), ["scale"]),
+        # These limits change a result: of a NaN, of a number beyond them, and of -3.
+        (lambda b, x: b("min", 5.0, b("min", x, 7.0)), ["min", "min"]),
+        (lambda b, x: b("max", 0.0, b("add", b("abs", x), -1.0)), ["abs", "add", "max"]),
+        (lambda b, x: b("min", 3.0, b("mul", b("max", -2.0, x), -2.0)), ["max", "mul", "min"]),
+    ],
+)  # fmt: skip
+def test_limits_that_no_value_exceeds_are_left_out(write: Any, kept: list[str]) -> None:
+    b, x = Builder(extra=OPTIONAL), everywhere(40)
+    value = b.input()
+    result = write(b, value)
+    taken = live(b.steps, [result])
+    assert [step.fn for step in taken] == kept
+    assert same(run(taken, {value: x})[result], _as_written(write, x)).all()
+
+
 def test_dead_steps_are_left_out() -> None:
     b = Builder()
     x = b.input()
