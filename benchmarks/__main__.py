@@ -8,9 +8,10 @@ import re
 import secrets
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -47,11 +48,22 @@ from benchmarks.sections import (
 )
 from benchmarks.weights import section as quantized
 
-SECTIONS = (
-    "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
-    "calls", "peaks", "startup", "compile", "planning", "spills", "threads", "beside", "sizes",
-    "products", "few", "small", "torch", "quantized", "rows", "networks",
-)  # fmt: skip
+Run = Callable[[Options], Section]
+#: Sections that use every core. They run first. A section of both tables runs twice.
+EVERY_CORE: dict[str, Run] = {
+    "startup": startup.run, "compile": compiling.run, "planning": planning.run,
+    "spills": kloops.run, "threads": threads.run, "beside": beside.run,
+    "networks": partial(networks.run, threads=2),
+}  # fmt: skip
+#: Sections that run on one core.
+ONE_CORE: dict[str, Run] = {
+    "low": low.run, "ukernel": ukernel.run, "epilogue": epilogue.run, "variants": variants.run,
+    "estimate": estimate.run, "tails": tails.run, "packing": packing.run, "calls": calls.run,
+    "peaks": peaks.run, "products": products.run, "few": few.run, "small": small.run,
+    "torch": in_torch.run, "quantized": quantized.run, "rows": row_programs.run,
+    "networks": networks.run,
+}  # fmt: skip
+SECTIONS = tuple(dict.fromkeys(("gemm", "sizes", "tune", *ONE_CORE, *EVERY_CORE)))
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
 
@@ -87,60 +99,14 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     cpu = machine.cpu()
     peers, missing = load()
     _introduce(options, arguments, cpu, peers, missing)
-    # These use every core; the others are kept on one.
-    sections = [startup.run(options)] if "startup" in wanted else []
-    if "compile" in wanted:
-        sections.append(compiling.run(options))
-    if "planning" in wanted:
-        sections.append(planning.run(options))
-    if "spills" in wanted:
-        sections.append(kloops.run(options))
-    if "threads" in wanted:
-        sections.append(threads.run(options))
-    if "beside" in wanted:
-        sections.append(beside.run(options))
-    if "networks" in wanted:
-        sections.append(networks.run(options, threads=2))
+    sections = [run(options) for name, run in EVERY_CORE.items() if name in wanted]
     machine.pin(arguments.core)
-    if "gemm" in wanted:
-        sections.append(gemm.run(options, peers))
-    if "low" in wanted:
-        sections.append(low.run(options))
-    if "ukernel" in wanted:
-        sections.append(ukernel.run(options))
-    if "epilogue" in wanted:
-        sections.append(epilogue.run(options))
-    if "variants" in wanted:
-        sections.append(variants.run(options))
-    if "estimate" in wanted:
-        sections.append(estimate.run(options))
-    if "tune" in wanted:
-        seconds = tuned.SECONDS / 4 if arguments.quick else tuned.SECONDS
-        sections.append(tuned.run(options, peers, seconds))
-    if "tails" in wanted:
-        sections.append(tails.run(options))
-    if "packing" in wanted:
-        sections.append(packing.run(options))
-    if "calls" in wanted:
-        sections.append(calls.run(options))
-    if "peaks" in wanted:
-        sections.append(peaks.run(options))
-    if "sizes" in wanted:
-        sections.append(sizes.run(options, peers))
-    if "products" in wanted:
-        sections.append(products.run(options))
-    if "few" in wanted:
-        sections.append(few.run(options))
-    if "small" in wanted:
-        sections.append(small.run(options))
-    if "torch" in wanted:
-        sections.append(in_torch.run(options))
-    if "quantized" in wanted:
-        sections.append(quantized.run(options))
-    if "rows" in wanted:
-        sections.append(row_programs.run(options))
-    if "networks" in wanted:
-        sections.append(networks.run(options))
+    seconds = tuned.SECONDS / 4 if arguments.quick else tuned.SECONDS
+    with_peers = {
+        "gemm": partial(gemm.run, peers=peers), "sizes": partial(sizes.run, peers=peers),
+        "tune": partial(tuned.run, peers=peers, seconds=seconds),
+    }  # fmt: skip
+    sections += [run(options) for name, run in (with_peers | ONE_CORE).items() if name in wanted]
     figures = [figure for section in sections for figure in section.figures]
     if figures:
         show(console, figures)

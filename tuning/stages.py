@@ -7,7 +7,6 @@ from itertools import islice
 
 from tilewright.errors import TilewrightError
 from tilewright.isa.target import Target
-from tilewright.plan.plan import ByRows, Plan
 from tilewright.plan.routines.network import NetworkPlan, plan_network
 from tilewright.spec.network.stages import OPEN, Stages
 from tilewright.spec.network.value import Network
@@ -61,11 +60,11 @@ class Staged:
         """Yield the best schedule so far with other schedules of one product."""
         plan = self._plan(self._best[1])
         step = next(step for step in plan.products if step.name == name)
-        assert isinstance(step.plan, Plan | ByRows) and isinstance(plan.schedule, Stages)
+        assert step.product is not None and isinstance(plan.schedule, Stages)
         stages = plan.schedule
         shared = stages.threads is not None and step.block is None
         found: dict[Stages, None] = {}
-        for candidate in candidates(step.plan.spec, self._target.name, threads=1):
+        for candidate in candidates(step.product.spec, self._target.name, threads=1):
             own = {each: getattr(candidate.schedule, each) for each in OPEN}
             if shared:  # the planner's loops are those that threads share
                 own |= {"loops": None, "block": None, "pack": None}

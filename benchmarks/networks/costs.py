@@ -1,4 +1,4 @@
-"""What a network costs beside its arithmetic: its compilation, a warm start, a call, its memory."""
+"""Costs of a network besides its arithmetic: compilation, a warm start, a call, memory."""
 
 from __future__ import annotations
 

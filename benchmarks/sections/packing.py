@@ -1,6 +1,7 @@
-"""Packing a B ahead of its use: bytes read and written per second, beside a copy of as many.
+"""Packing and transposing: bytes read and written per second, compared with a copy of as many.
 
-Nothing is demanded: what a packing costs beside the copy is what its conversion and order cost.
+The time above that of the copy is the time of the conversion and of the new order. Only
+transpositions of small elements in cache have a goal.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rich.table import Table
 
 import tilewright as tw
 from benchmarks.measure import machine
-from benchmarks.measure.figures import Section
+from benchmarks.measure.figures import Figure, Section, geometric_mean
 from benchmarks.measure.native import Call, Timed, address, library, measure
 from benchmarks.measure.operands import WrongResultError, placed
 from benchmarks.measure.options import Options
@@ -25,7 +26,7 @@ from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.pack_b import packed_bytes
 from tilewright.spec.types import ITEMSIZE
 
-COPY, PACK = "copy", "pack"
+COPY, PACK, TRANSPOSE = "copy", "pack", "transpose"
 #: Types of A and B, what B is converted from, and its order: rows first, then columns.
 KINDS = (
     ("u8", "s8", "s8", "C"), ("u8", "s8", "s8", "F"), ("bf16", "bf16", "bf16", "C"),
@@ -35,6 +36,10 @@ KINDS = (
 )  # fmt: skip
 #: K x N: within the first cache, the second, and beyond the last.
 SIZES = ((64, 64), (512, 256), (4096, 4096))
+#: Types and sizes of the transposed matrices, which are in the first or second cache.
+TYPES, SQUARES = ("u8", "bf16", "f32"), (64, 96, 200, 256)
+#: Goal for elements of 1 and 2 bytes, relative to a copy.
+TRANSPOSED = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,44 @@ def run(options: Options) -> Section:
             assert isinstance(kernel.spec, tw.Pack)
             rows.append(Row(kernel.spec, target, timed))
         _print(options, [row for row in rows if row.target == target], target)
-    return Section("packing", (), tuple(row.record() for row in rows))
+    turned = _transposed(options)
+    figures = tuple(
+        Figure(f"transposing {type_}, to a copy", geometric_mean(ratios), TRANSPOSED)
+        for type_, ratios in turned.items() if type_ != "f32"
+    )  # fmt: skip
+    records: list[dict[str, object]] = [row.record() for row in rows]
+    records += [{"transposed": type_, "to_copy": ratios} for type_, ratios in turned.items()]
+    return Section("packing", figures, tuple(records))
+
+
+def _transposed(options: Options) -> dict[str, list[float]]:
+    """Time transpositions on the host; return the speeds relative to a copy, by type and size."""
+    found: dict[str, list[float]] = {}
+    table = Table("type", *map(str, SQUARES), title=f"Transposing, {machine.native_isas()[0]}")
+    table.caption = "speed relative to a copy"
+    for type_ in TYPES:
+        found[type_] = []
+        for size in SQUARES:
+            calls = _transposition(type_, size, options.seed)
+            found[type_].append(measure(calls, options.effort).ratio(TRANSPOSE, COPY))
+        table.add_row(type_, *(f"{ratio:.2f}" for ratio in found[type_]))
+    options.console.print(table)
+    return found
+
+
+def _transposition(type_: Any, size: int, seed: int) -> list[Call]:
+    """Return a transposition, checked once, and a copy of as many bytes."""
+    kernel = tw.compile(tw.Copy(size, size, type_, tw.Matrix(type_, order="F")))
+    moved = size * size * ITEMSIZE[type_]
+    a, d = (placed((moved,), at, np.uint8) for at in (0, 21 * 64))
+    a[:] = np.random.default_rng(seed).integers(0, 256, moved)
+    operands = a.ctypes.data, d.ctypes.data
+    call = Call(TRANSPOSE, kernel.address, operands, 2 * moved, (kernel, a, d))
+    call.once()
+    whole = f"u{ITEMSIZE[type_]}"
+    if not np.array_equal(a.view(whole).reshape(size, size).T.ravel(), d.view(whole)):
+        raise WrongResultError(f"{kernel.name} transposes wrongly")
+    return [call, _copy(a, d, moved)]
 
 
 def _specs() -> Iterator[tw.Pack]:
@@ -97,9 +139,15 @@ def _calls(kernel: tw.Kernel, seed: int) -> list[Call]:
     operands = b.ctypes.data, out.ctypes.data
     pack = Call(PACK, kernel.address, operands, moved, (kernel, b, out))
     _check(pack, spec, kernel, drawn, out[:written])
-    half = np.array([moved // 2], np.int64)
+    return [pack, _copy(b, out, moved // 2)]
+
+
+def _copy(source: Any, to: Any, size: int) -> Call:
+    """Return a copy of ``size`` bytes, which are read and written."""
+    held = np.array([size], np.int64)
+    operands = source.ctypes.data, to.ctypes.data, held.ctypes.data
     copying = address(library("adapters").bench_copy)
-    return [pack, Call(COPY, copying, (*operands, half.ctypes.data), moved, (half, b, out))]
+    return Call(COPY, copying, operands, 2 * size, (held, source, to))
 
 
 def _check(call: Call, spec: tw.Pack, kernel: tw.Kernel, drawn: Any, out: Any) -> None:

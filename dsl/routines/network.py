@@ -107,7 +107,7 @@ class Layers(Routine[Network, NetworkPlan]):
                 yield f"stages    {name}: {' '.join(plan.steps[n].name for n in numbers)}"
         for step in plan.steps:
             if step.inside:
-                where = "in the accumulators" if step.is_product else "in the same passes"
+                where = "in the accumulators" if step.product is not None else "in the same passes"
                 yield f"within    {step.name}: {' '.join(step.inside)}, {where}"
         for block, steps in groupby(plan.steps, attrgetter("block")):
             if block is not None:

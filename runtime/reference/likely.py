@@ -2,8 +2,8 @@
 
 Bounds that hold for all roundings add the errors of all elements of a sum, as if each were the
 worst, and all had the same sign. After a few layers they exclude no number. Here, a network is
-evaluated several times. Each time, every operation is off by its largest error, up or down at
-random. A kernel's result must be near these results.
+evaluated several times. Each time, every operation is off by at least half of its largest error, up
+or down at random. A kernel's result must be near these results.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from tilewright.spec.network.value import Network
 from .interval import Interval
 from .tensors import Tensors
 
-#: The number of evaluations with random errors. In the first two all errors have the same sign.
+#: The number of evaluations with random errors. In the first two, all errors are the largest ones
+#: of one sign.
 SAMPLES = 8
 #: The largest distance of a right number from the exact one, in standard deviations of the samples.
 #: Real errors are smaller than those that are drawn, for example a tenth of them in a sum.
 DEVIATIONS = 8
 #: A function jumps if the bounds of its result are this many times as far apart as its operands'.
 _STEEP = 2
+#: The number of evaluations in which all errors are the largest ones of one sign.
+_ENDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +57,25 @@ class Likely(Tensors):
         if np.all(found.exact):
             return _drawn(found, (found.value,) * SAMPLES)
         jumps = self._jumps(node, found)
-        samples = tuple(self._sample(node, found, jumps, i) for i in range(SAMPLES))
-        return _drawn(_near(found, samples, jumps), samples)
+        samples, least = [], np.zeros(found.value.shape)
+        for number in range(SAMPLES):
+            own = self._of_sample(node, number) if isinstance(node, Composed) else found
+            samples.append(self._sample(own, found, jumps, number))
+            least = np.maximum(least, (own.high - own.low) / 2)
+        return _drawn(_near(found, tuple(samples), jumps, least), tuple(samples))
 
-    def _sample(self, node: Expression, found: Interval, jumps: Array, number: int) -> Array:
-        """Return the value of ``node`` in an evaluation, with a random error of its own."""
-        own = self._of_sample(node, number) if isinstance(node, Composed) else found
-        low, high = (
-            np.where(jumps, getattr(found, end), getattr(own, end)) for end in ("low", "high")
-        )
-        up = self.random.integers(0, 2, low.shape) if number > 1 else number
-        drawn: Array = np.where(up, high, low)
+    def _sample(self, own: Interval, found: Interval, jumps: Array, number: int) -> Array:
+        """Return the value ``own`` of a node in an evaluation, with a random error of its own."""
+        low: Array = np.where(jumps, found.low, own.low)
+        high: Array = np.where(jumps, found.high, own.high)
+        if number < _ENDS:
+            return high if number else low
+        # Errors of one size would often cancel, for example those of a difference and a quotient.
+        near = self.random.random(low.shape) / 4
+        up = self.random.integers(0, 2, low.shape)
+        apart = np.isfinite(high - low) & (low != high)
+        between = low + np.where(apart, high - low, 0) * np.where(up, 1 - near, near)
+        drawn: Array = np.where(apart, between, np.where(up, high, low))
         return drawn
 
     def _of_sample(self, node: Composed, number: int) -> Interval:
@@ -88,10 +99,13 @@ class Likely(Tensors):
         return jumps
 
 
-def _near(found: Interval, samples: tuple[Array, ...], jumps: Array) -> Interval:
-    """Return the numbers of ``found`` that are near the samples."""
+def _near(found: Interval, samples: tuple[Array, ...], jumps: Array, least: Array) -> Interval:
+    """Return the numbers of ``found`` that are near the samples.
+
+    ``least`` is the largest error of the last operation, whose numbers are always near.
+    """
     off = [np.where(one == found.value, 0.0, one - found.value) for one in samples]
-    most = DEVIATIONS * np.sqrt(np.mean(np.square(off), axis=0))
+    most = np.maximum(least, DEVIATIONS * np.sqrt(np.mean(np.square(off), axis=0)))
     keeps = jumps | ~np.isfinite(most) | found.unsure
     low = np.where(keeps, found.low, np.maximum(found.low, found.value - most))
     high = np.where(keeps, found.high, np.minimum(found.high, found.value + most))

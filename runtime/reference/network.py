@@ -35,12 +35,14 @@ def expected_of(
 ) -> dict[str, Expected]:
     """Return the right results for ``arrays``, by name. ``sizes`` are those of the dims.
 
-    The bounds hold for all roundings. In a deep network such bounds exclude nothing: then they are
-    those of ``Likely``.
+    The bounds hold for all roundings. In a deep network such bounds exclude nothing: then the
+    bounds of a result are those of ``Likely``.
     """
     found = _evaluated(Tensors(spec, arrays, sizes), spec)
-    if any(map(_is_vague, found.values())):
-        found = _evaluated(Likely(spec, arrays, sizes), spec)
+    vague = [name for name, each in found.items() if _is_vague(each)]
+    if vague:
+        likely = _evaluated(Likely(spec, arrays, sizes), spec)
+        found |= {name: likely[name] for name in vague}
     return found
 
 

@@ -163,7 +163,7 @@ def _joined(parts: list[Interval], axis: int) -> Interval:
 
 
 def _less(x: Interval, zero: int) -> Interval:
-    """Return integers less a zero point."""
+    """Return integers minus a zero point."""
     if not zero:
         return x
     value, low, high = (part - zero for part in (x.value, x.low, x.high))

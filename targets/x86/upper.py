@@ -1,4 +1,4 @@
-"""Conversions between 16 f32 of AVX-512 and bf16, which are their upper halves."""
+"""Conversions between f32 and bf16 on AVX-512. A bf16 is the upper 16 bits of an f32."""
 
 from __future__ import annotations
 

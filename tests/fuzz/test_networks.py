@@ -44,6 +44,11 @@ def rounded(x: Any, w: Any) -> Any:
     return nn.product((h - nn.max(h, keepdims=True)).astype("u8"), w.a, a_zero=3) * 0.5
 
 
+def softmax_of(h: Any) -> Any:
+    powers = tw.exp(h - nn.max(h, axis=-2, keepdims=True))
+    return powers / nn.sum(powers, axis=-2, keepdims=True)
+
+
 #: Networks that were refused, did not compile, or had wrong results.
 FOUND: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "a reduction that is two results, and joined": (same_twice, {"x": t(3, R, C)}),
@@ -70,6 +75,9 @@ FOUND: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda x, i: nn.concat((nn.take(x[:, :0], i), nn.take(x, i)), axis=1),
         {"x": t(4, 5), "i": t(B, type="s32")},
     ),
+    "values without rows, transposed, in a product": (
+        lambda x, y: x[:, :, :0].transpose((0, 2, 1)) @ y, {"x": t(3, 2, 1), "y": t(3, 2, 32)}
+    ),
     "sums of no columns": (
         lambda x: (nn.sum(x), nn.mean(x * 2, keepdims=True), x.sum()), {"x": t(R, 0)}
     ),
@@ -80,6 +88,10 @@ FOUND: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda x: (x + nn.full((2, 1), 3), nn.sum(nn.full((2, 3), 2) + 1), nn.full((1, 3), 2) * 2),
         {"x": t(2, 3)},
     ),
+    "sums of values that vary along other axes only": (
+        lambda x: softmax_of(nn.full((3, 9), 1.5) + x), {"x": t(1, 9)}
+    ),
+    "a softmax of constants": (lambda x: (softmax_of(nn.full((3, 9), 1.5)), x), {"x": t(2, 3)}),
     "a value of a row, in a loop over columns": (
         rounded, {"x": t(1, C, type="bf16"), "w": {"a": t(1, 33, type="s8")}}
     ),

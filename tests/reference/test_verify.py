@@ -10,6 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright import nn
 from tilewright.errors import ArgumentError, VerificationError
+from tilewright.runtime.reference.gemm import Expected
+from tilewright.runtime.reference.likely import Likely
 from tilewright.runtime.reference.network import expected_of
 from tilewright.runtime.reference.verify import cases_of, verify
 from tilewright.spec.gemm import Gemm
@@ -150,3 +152,13 @@ def test_bounds_of_a_deep_network_exclude_wrong_results() -> None:
     found = tw.compile(spec).verify(cases=2)
     assert found.unsure == 0
     assert 0 < found.max_error < found.bound < 0.05
+
+
+def test_likely_bounds_hold_where_errors_cancel_in_the_samples() -> None:
+    """The errors of a quotient and of its negation often cancel in all of a few samples."""
+    spec = tw.network(lambda x: 0 - x / 13).of(x=tw.Tensor("f64", (1000, 100)))
+    x = np.random.default_rng(0).integers(-50, 50, (1000, 100)).astype(np.float64)
+    evaluation = Likely(spec, {"x": x}, {})
+    right = Expected(evaluation.of(spec.results[0]), "f64")
+    assert not right.wrong(-(x / 13)).any()
+    assert right.wrong(-(x / 13) * (1 + 2**-48))[x != 0].all()

@@ -1,4 +1,4 @@
-"""Blocks of rows that threads share: equal heights, for any number of rows of the call."""
+"""Threads share blocks of rows. The blocks have equal heights, whatever the number of rows."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from .layout import packed_format_named
 def format_named(text: str) -> Any:
     """Return the packed format of any kind whose ``text`` this is; None if there is none.
 
-    The modules of quantized formats take long to import. So they are imported only if needed.
+    The modules of quantized formats take long to import. They are imported only for their formats.
     """
     if (plain := packed_format_named(text)) is not None:
         return plain

@@ -18,8 +18,6 @@ from tilewright.spec.network.stages import Stage
 from tilewright.spec.operands import Packed
 from tilewright.symbolic import value
 
-from ..plan import ByRows, Plan
-from ..rows.plan import RowsPlan
 from .rebuilt import arguments
 from .step import Step
 
@@ -121,22 +119,21 @@ def _is_attention(scores: Step, weights: Step, result: Step) -> bool:
     """Return True if three stages in order are an attention."""
     return (
         _multiplies_values(scores) and _multiplies_values(result)
-        and isinstance(weights.plan, RowsPlan) and not weights.plan.columns
+        and weights.row_program is not None and not weights.row_program.columns
         and scores.buffer is not None and scores.written in weights.operands.values()
         and weights.buffer is not None and result.operands.get("a") == weights.written
     )  # fmt: skip
 
 
 def _multiplies_values(step: Step) -> bool:
-    plan = step.plan
-    return isinstance(plan, Plan | ByRows) and not isinstance(plan.nests[0].spec.b, Packed)
+    return step.nest is not None and not isinstance(step.nest.spec.b, Packed)
 
 
 def _rows(trio: Sequence[Step], threads: int, core: Core) -> int:
     """Return the rows of a block: its scores and weights take at most half of L2."""
     result = trio[2]
-    assert isinstance(result.plan, Plan | ByRows)
-    rows, keys = (value(result.plan.nests[0].problem.sizes[d]) for d in "mk")
+    assert result.nest is not None
+    rows, keys = (value(result.nest.problem.sizes[d]) for d in "mk")
     most = MOST
     if keys:
         line = sum(step.buffer.nbytes / step.buffer.elements for step in trio[:2] if step.buffer)

@@ -16,7 +16,6 @@ from tilewright.spec.network.stages import Stage, Stages
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, symbol, value
 
-from ..plan import ByRows, Plan
 from .block import HERE, Block
 from .joined import least
 from .placed import same
@@ -42,7 +41,7 @@ def grouped(stages: Stages, steps: Sequence[Step]) -> tuple[Group, ...]:
     """Return every stage, also those that the user leaves open, in the order in which they run."""
     names = [step.name for step in steps]
     places = numbers_of(steps)
-    products = {step.name for step in steps if step.is_product}
+    products = {step.name for step in steps if step.product is not None}
     for name, _ in stages.products:
         if name not in products:
             raise ScheduleError(
@@ -217,40 +216,38 @@ def for_threads(block: Block, steps: Sequence[Step]) -> Block:
 
 def _shares(step: Step) -> bool:
     """Return True if a stage has a loop that threads can share within a single block."""
-    nests = step.plan.nests if isinstance(step.plan, Plan | ByRows) else ()
+    nests = () if step.product is None else step.product.nests
     return any(nest.nest.parallel(d) for nest in nests for d in "mn")
 
 
 def _weight_bytes(step: Step) -> int:
     """Return the bytes of the weight of a product."""
-    if not isinstance(step.plan, Plan | ByRows):
+    if step.nest is None:
         return 0
-    problem = step.plan.nests[0].problem
+    problem = step.nest.problem
     n, k = (value(problem.sizes[d]) for d in "nk")
     return (n or 0) * (k or 0) * ITEMSIZE.get(problem.spec.b.type, 1)
 
 
 def tile_rows(step: Step) -> int:
     """Return the rows of a stage's largest register tile; 8 for a row program."""
-    if not isinstance(step.plan, Plan | ByRows):
+    if step.nest is None:
         return 8
-    tiles = step.plan.nests[0].tiling.tiles
-    return max((int(tile.shape.rows) for tile in tiles), default=1)
+    return max((int(tile.shape.rows) for tile in step.nest.tiling.tiles), default=1)
 
 
 def _whole_rows(step: Step) -> int:
     """Return the unit of rows in which a stage should be cut into blocks.
 
-    It is the rows of a whole tile if a tile with fewer rows takes as long, else 2, because an odd
-    row takes more than half of the time of two rows.
+    If a tile with fewer rows takes as long as a whole one, it is the rows of a whole tile. Else it
+    is 2: one row takes more than half of the time of two.
     """
-    if not isinstance(step.plan, Plan | ByRows):
+    if (nest := step.nest) is None:
         return 2
-    first = step.plan.nests[0]
-    shapes = [tile.shape for tile in first.tiling.tiles]
-    if first.problem.across == "n":
+    shapes = [tile.shape for tile in nest.tiling.tiles]
+    if nest.problem.across == "n":
         return max((shape.vectors * shape.vector.lanes for shape in shapes), default=2)
-    return tile_rows(step) if first.staging.product.unit is not None else 2
+    return tile_rows(step) if nest.staging.product.unit is not None else 2
 
 
 def _matrices(step: Step) -> str:

@@ -84,7 +84,7 @@ def _between(attention: Attention) -> tuple[Expression, ...]:
 
 
 class _Pattern(NamedTuple):
-    """What a function of ``tilewright.nn`` returns for the tensors ``x``, ``w``, ``b``, ``eps``."""
+    """A function of ``tilewright.nn``, and its result for tensors ``x``, ``w``, ``b``, ``eps``."""
 
     fn: str
     root: Expression

@@ -168,10 +168,9 @@ class Elements:
         self, inputs: Mapping[Placed, Input], shape: tuple[Size, Size], *, down: bool
     ) -> Expression:
         """Return the expression of the stage, with two axes."""
-        nodes = list(walk(self.node, self.leaves))
-        whole = any(isinstance(node, Full) for node in nodes) and any(
-            node is self.node or isinstance(node, Reduce) for node in nodes if self._constant(node)
-        )
+        axis = -2 if down else -1
+        read = {leaf: inputs[at] for leaf, at in self.leaves.items() if at in inputs}
+        whole = self._needs_shapes({leaf: each.shape[axis] for leaf, each in read.items()})
 
         def leaf(node: Expression) -> Expression | None:
             if id(node) in self.leaves:
@@ -182,11 +181,24 @@ class Elements:
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
             if isinstance(node, Reduce):
-                return Reduce(node.fn, -2 if down else -1, True, args)
+                return Reduce(node.fn, axis, True, args)
             return node.of(node.shell, args)
 
         return rebuilt(self.node, leaf, changed)
 
-    def _constant(self, node: Expression) -> bool:
-        """Return True if a value is computed from no array."""
-        return not any(id(each) in self.leaves for each in walk(node))
+    def _needs_shapes(self, sizes: Mapping[int, Size]) -> bool:
+        """Return True if constants must have a shape: only they tell how much is reduced, or made.
+
+        ``sizes`` are those of the leaves along the reduced axis.
+        """
+        varies = {leaf: size != 1 for leaf, size in sizes.items()}
+        reads = dict.fromkeys(sizes, True)
+        for node in walk(self.node, self.leaves):
+            args = arguments(node)
+            varies[id(node)] = any(varies[id(arg)] for arg in args)
+            reads[id(node)] = any(reads[id(arg)] for arg in args)
+            if isinstance(node, Reduce):
+                if not varies[id(node)]:
+                    return True
+                varies[id(node)] = False
+        return not reads[id(self.node)]

@@ -14,8 +14,6 @@ from ..estimate.kernel import estimate_of, nest_of
 from ..estimate.rows import nest_of_rows, planned_work
 from ..estimate.threads import busiest
 from ..estimate.work import peak
-from ..plan import ByRows, Plan
-from ..rows.plan import RowsPlan
 from .step import Step
 
 #: A core reads what another core wrote at this share of the rate of main memory. Measured on Zen 5:
@@ -121,11 +119,11 @@ class Joined:
         sizes = {name: self.number(step, name) for name in step.sizes}
         if rows is not None and step.rows is not None and step.rows.slot is not None:
             sizes[step.rows.slot] = rows
-        plan = step.plan
-        if isinstance(plan, Plan | ByRows):
-            nest, _ = nest_of(plan, sizes, parallel=parallel)
+        if step.product is not None:
+            nest, _ = nest_of(step.product, sizes, parallel=parallel)
         else:
-            assert isinstance(plan, RowsPlan), "copies are in no group"
+            plan = step.row_program
+            assert plan is not None, "copies are in no group"
             nest = nest_of_rows(plan, sizes, planned_work(plan, sizes), parallel=parallel)
         nest = _named(nest, step)
         for loop in reversed(step.loops):
@@ -154,12 +152,10 @@ def least(step: Step) -> float | None:
 
 def _work(step: Step, sizes: Mapping[str, int]) -> float:
     """Return the cycles of a stage with these sizes, without loops around it."""
-    plan = step.plan
-    if isinstance(plan, Plan | ByRows):
-        first = plan.nests[0]
-        known = {d: evaluate(first.problem.sizes[d], sizes) for d in "mnk"}
-        return float(first.spec.flops({**known, "count": 1}) / 2 / peak(first))
-    return planned_work(plan, sizes).total if isinstance(plan, RowsPlan) else 0.0
+    if (nest := step.nest) is not None:
+        known = {d: evaluate(nest.problem.sizes[d], sizes) for d in "mnk"}
+        return float(nest.spec.flops({**known, "count": 1}) / 2 / peak(nest))
+    return 0.0 if step.row_program is None else planned_work(step.row_program, sizes).total
 
 
 def _read(step: Step) -> Mapping[str, object]:

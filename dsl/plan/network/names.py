@@ -157,7 +157,7 @@ def _with_names(
             inside.append(functions[node].name)
     step, also = stage.step, tuple(shared)
     name = step.name
-    if not step.is_product and numbers and numbers[-1] in functions:
+    if step.product is None and numbers and numbers[-1] in functions:
         name, also = inside.pop(), (name, *also)
     return replace(step, name=name, also=also, inside=tuple(inside), parts=tuple(parts))
 
@@ -177,6 +177,6 @@ def _by_stage(
 def _operators(stage: Computed, namer: Namer, order: Mapping[int, int]) -> dict[int, str]:
     """Return the names of operators in a stage, by the numbers of their nodes."""
     numbers = {order[id(node)]: node for node in stage.after}
-    if stage.step.is_product:
+    if stage.step.product is not None:
         return {number: namer.inside(number, node) for number, node in numbers.items()}
     return namer.moved({order[id(node)] for node in stage.nodes[:-1]})

@@ -9,8 +9,6 @@ from tilewright.errors import ScheduleError
 from tilewright.spec.network.stages import Stage, Stages
 from tilewright.symbolic import value
 
-from ..plan import ByRows, Plan
-from ..rows.plan import RowsPlan
 from .blocks import Group, numbers_of
 from .step import Step
 
@@ -36,7 +34,7 @@ def places_of(stages: Stages, steps: Sequence[Step]) -> Mapping[str, str]:
 
 def away(places: Mapping[str, str], steps: Sequence[Step]) -> set[str]:
     """Return the functions that shall leave the product's stage."""
-    products = (step for step in steps if step.is_product)
+    products = (step for step in steps if step.product is not None)
     inside = {name for step in products for name in (*step.inside, *step.parts)}
     return {name for name in inside if places.get(name) in ("rows", "whole")}
 
@@ -60,10 +58,10 @@ def _check(
     """Check the place of a function that a step of the stage ``own`` computes."""
     step = steps[number]
     nearest = "whole" if own.rows is None else "rows"
-    if step.is_product:
+    if step.product is not None:
         nearest = "accumulators"
     hint = f"at={{{name!r}: {nearest!r}}}"
-    if step.is_product and name in step.names:
+    if step.product is not None and name in step.names:
         why, hint = "it is a product, which has no other place", "at= without it"
     elif own is not stage and place != nearest:
         names = " ".join(dict.fromkeys((*stage.names, step.name)))
@@ -91,13 +89,14 @@ def _columns(step: Step, steps: Sequence[Step], place: str) -> str | None:
     The result is text for an error message. It is None if the step needs no whole rows of a
     product, or if the place has them.
     """
-    if not isinstance(step.plan, RowsPlan) or len(step.plan.passes) < 2:
+    reads = step.row_program
+    if reads is None or len(reads.passes) < 2:
         return None
-    read = {step.operands[name] for name in step.plan.matrices}
+    read = {step.operands[name] for name in reads.matrices}
     for maker in steps:
-        if maker is step or maker.written not in read or not isinstance(maker.plan, Plan | ByRows):
+        plan = maker.nest
+        if maker is step or maker.written not in read or plan is None:
             continue
-        plan = maker.plan.nests[0]
         has = max(
             (tile.shape.vectors * tile.shape.vector.lanes for tile in plan.tiling.tiles), default=0
         )
@@ -111,8 +110,8 @@ def _columns(step: Step, steps: Sequence[Step], place: str) -> str | None:
 
 def _not_in_a_tile(step: Step) -> str:
     """Return why no product can compute a stage on a tile of its sums."""
-    plan = step.plan
-    if not isinstance(plan, RowsPlan) or len(plan.passes) < 2:
+    plan = step.row_program
+    if plan is None or len(plan.passes) < 2:
         return "the epilogue of no product can compute it"
     arrays = (step.operands[name] for name in plan.matrices)
     read = ", ".join(dict.fromkeys(str(a).rstrip("_") for a in arrays if a != step.written))

@@ -40,13 +40,7 @@ def matrix_order(value: Placed) -> tuple[Order, Expr | None] | None:
     The leading dimension is None if there are no gaps.
     """
     (rows, cols), (down, right) = exprs_of(value.shape[-2:]), value.strides[-2:]
-    for order, line, lines, unit, step in _both_orders(rows, cols, down, right):
-        if unit == 1 or line == 1:
-            if lines == 1 or same(step, line):
-                return order, None
-            if _at_least(step, line):
-                return order, step
-    return None
+    return _order(rows, cols, down, right)
 
 
 def _at_least(step: Expr, line: Expr) -> bool:
@@ -323,7 +317,10 @@ def _order(rows: Expr, cols: Expr, down: Expr, right: Expr) -> tuple[Order, Expr
     """Return order and leading dimension of a matrix with these sizes and strides."""
     for order, line, lines, unit, step in _both_orders(rows, cols, down, right):
         if unit == 1 or line == 1:
-            return order, None if lines == 1 or same(step, line) else step
+            if lines == 1 or same(step, line):
+                return order, None
+            if _at_least(step, line):
+                return order, step
     return None
 
 

@@ -110,9 +110,19 @@ class Step:
         return (self.name, *self.also)
 
     @property
-    def is_product(self) -> bool:
-        """True if the stage is a product, possibly with functions of elements after it."""
-        return isinstance(self.plan, Plan | ByRows)
+    def product(self) -> Plan | ByRows | None:
+        """The plan if the stage is a product, possibly with functions of elements after it."""
+        return self.plan if isinstance(self.plan, Plan | ByRows) else None
+
+    @property
+    def nest(self) -> Plan | None:
+        """The first nest of a product."""
+        return None if self.product is None else self.product.nests[0]
+
+    @property
+    def row_program(self) -> RowsPlan | None:
+        """The plan if the stage is a row program."""
+        return self.plan if isinstance(self.plan, RowsPlan) else None
 
 
 class Sizes:

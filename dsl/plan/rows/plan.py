@@ -137,8 +137,7 @@ class RowPasses:
     def periods(self, each: Pass) -> int:
         """Return how many times ``unroll`` vectors a trip of a pass computes."""
         wide = self.tile is None and self.vector.registers > 1
-        once = wide or self.any_order
-        return 1 if once else self._trip(len(each.reductions)) // self.unroll(each)
+        return 1 if wide else self._trip(len(each.reductions)) // self.unroll(each)
 
     def _trip(self, reductions: int) -> int:
         """Return how many vectors a trip computes at most in a pass with so many reductions."""
