@@ -97,7 +97,7 @@ _TRANSPOSE["s64"] = integer_transposes(512, "pd", _TRANSPOSE["f64"])
 def _ops(element: str, bits: int) -> dict[str, str]:
     """Return C for the operations that differ from AVX2's.
 
-    These are selection at all widths, and comparison and rounding at 512 bits.
+    These are selection, and scaling of f32, at all widths, and comparison and rounding at 512 bits.
     """
     mm, kind = prefix(bits), {"f32": "ps", "f64": "pd", "s32": "si"}[element]
     size = 64 if element == "f64" else 32
@@ -105,6 +105,10 @@ def _ops(element: str, bits: int) -> dict[str, str]:
     mask = x if element == "f64" else "{x}"
     chosen = f"{mm}_ternarylogic_epi{size}({mask}, {y}, {z}, 0xca)"
     select = {"select": chosen if kind == "si" else cast("si", kind, bits, chosen)}
+    if kind == "ps":
+        select["scale"] = f"{mm}_scalef_ps({{x}}, {{y}})"
+        above = f"{mm}_cmp_ps_mask({{y}}, {{x}}, _CMP_NLT_UQ)"
+        select["zero_below"] = f"{mm}_maskz_mov_ps({above}, {{z}})"
     if bits != 512:
         return select
     return select | (_integer_tests() if kind == "si" else _tests(kind, size))
