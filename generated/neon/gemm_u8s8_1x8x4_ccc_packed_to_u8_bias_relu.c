@@ -119,12 +119,16 @@ static inline void convert_a_row_tail(const uint8_t *x, int8_t *restrict out)
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
     const int32x4_t const0 = vdupq_n_s32(-2139062144);
+    const int32x4_t const1 = vdupq_n_s32(0);
     BARRIER;
     _Alignas(64) uint8_t wx0_part[16] = {0};
     memcpy(wx0_part, x, 4 * sizeof *wx0_part);
     int32x4_t wx0 = vld1q_s32((const int32_t *)(const void *)wx0_part);
     const int32x4_t w_1 = veorq_s32(wx0, const0);
-    vst1q_s32((int32_t *)(void *)out, w_1);
+    vst1q_s32((int32_t *)(void *)out, const1);
+    _Alignas(64) int8_t w_1_part[16];
+    vst1q_s32((int32_t *)(void *)w_1_part, w_1);
+    memcpy(out, w_1_part, 4 * sizeof *out);
 }
 
 /* 1 x 8 of C: 2 accumulators + 1 A + 1 B = 4 of 32 q
