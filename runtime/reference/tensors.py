@@ -60,7 +60,8 @@ class Tensors(Evaluation):
     def number(self, node: Expression) -> Interval:
         """Return the value of a node as arithmetic reads it: integers become floating point."""
         found = super().number(node)
-        return found.rounded() if node.tensor is not None and is_integer(node.tensor.type) else found
+        whole = node.tensor is not None and is_integer(node.tensor.type)
+        return found.rounded() if whole else found
 
     def _node(self, node: Expression) -> Interval:
         match node:
@@ -80,8 +81,8 @@ class Tensors(Evaluation):
                 numbers = np.arange(value_of(size, self.sizes)).astype(self.dtype)
                 return Interval.exactly(numbers, self.element)
             case Reduce(fn, axis, keepdims, (given,)):
-                given_shape = self._shape_of(given)
-                return _reduced(fn, self.number(given).spread(given_shape), axis, keepdims)
+                numbers = self.number(given).spread(self._shape_of(given))
+                return _reduced(fn, numbers, axis, keepdims)
         return super()._node(node)
 
     def _product(self, node: Product) -> Interval:

@@ -114,7 +114,7 @@ class RowPasses:
 
     @property
     def moved(self) -> frozenset[Expression]:
-        """The integer inputs that are results themselves: the rows are copied without arithmetic."""
+        """The integer inputs that are results themselves: their elements are only copied."""
         results = (expression for one in self.passes for _, expression in (*one.stores, *one.ends))
         return frozenset(one for one in results if isinstance(one, Input) and is_integer(one.type))
 
