@@ -81,8 +81,8 @@ class Tensors(Evaluation):
                 numbers = np.arange(value_of(size, self.sizes)).astype(self.dtype)
                 return Interval.exactly(numbers, self.element)
             case Reduce(fn, axis, keepdims, (given,)):
-                numbers = self.number(given).spread(self._shape_of(given))
-                return _reduced(fn, numbers, axis, keepdims)
+                whole = self.number(given).spread(self._shape_of(given))
+                return _reduced(fn, whole, axis, keepdims)
         return super()._node(node)
 
     def _product(self, node: Product) -> Interval:
