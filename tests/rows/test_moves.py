@@ -19,7 +19,7 @@ RNG = np.random.default_rng(3)
 
 def numbers(*shape: int) -> Any:
     """Return numbers of s32 most of which f32 cannot hold, with the bits of NaN among them."""
-    made = RNG.integers(-(2**31), 2**31, shape).astype(np.int32)
+    made: Any = RNG.integers(-(2**31), 2**31, shape).astype(np.int32)
     made.ravel()[: 4 if made.size > 4 else 0] = [2**24 + 1, -(2**24) - 1, 0x7F800001, -1]
     return made
 
@@ -27,7 +27,7 @@ def numbers(*shape: int) -> Any:
 #: A matrix, a column, a row, bytes, and a gathering of rows.
 X, R, C = numbers(5, 37), numbers(5, 1), numbers(37)
 U = RNG.integers(0, 256, (5, 37)).astype(np.uint8)
-AT = np.int32([4, 0, -1])
+AT = np.array([4, 0, -1], np.int32)
 #: Operands of sums beyond 2**24.
 A, B = np.full((3, 600), 255, np.uint8), np.full((600, 4), 127, np.int8)
 B[0] = [1, 2, 3, 4]
@@ -40,8 +40,7 @@ ROWS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def spec_of(function: Callable[..., Any], given: tuple[Any, ...]) -> tw.Network:
-    names = {np.dtype(DTYPES[name]): name for name in ("s32", "s8", "u8")}
-    shaped = (T(names[each.dtype], each.shape) for each in given)
+    shaped = (T(each.dtype, each.shape) for each in given)
     names_of = function.__code__.co_varnames
     return tw.network(function).of(**dict(zip(names_of, shaped, strict=False)))
 
@@ -52,8 +51,8 @@ def test_a_row_program_moves_integers_on_all_targets(target: str, name: str, cas
     function, given = ROWS[name]
     spec = spec_of(function, given)
     assert not spec.staged
-    types = [result.tensor for result in spec.results if result.tensor is not None]
-    made = [np.zeros([int(n) for n in one.shape], DTYPES[one.type]) for one in types]
+    types: list[Any] = [result.tensor for result in spec.results]
+    made = [np.zeros(one.shape, DTYPES[one.type]) for one in types]
     interpret_kernel(spec, tw.Schedule(), targets.load(target), [*given, *made], [])
     cases.count(target, "interpreted", 1)
     for got, moved in zip(made, given[: 3 if name == "rows" else 2], strict=False):

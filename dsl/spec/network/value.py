@@ -19,7 +19,6 @@ from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, dims_of, sizes_word
-from ..types import TypeName
 from .folded import Folding
 from .places import is_row_program
 from .tensor import Tensor
@@ -143,19 +142,19 @@ class Network(Spec):
         """Return the operations of all products: 2 m n k each. ``sizes`` are those of the dims."""
         return sum(self.work(sizes).values())
 
-    def work(self, sizes: Mapping[str, Any]) -> dict[tuple[TypeName, TypeName], Any]:
+    def work(self, sizes: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
         """Return the operations of products by the types of A and B; nothing without products."""
 
         def known(size: Size) -> Any:
             return size.at(sizes) if isinstance(size, Dim) else size
 
-        found: dict[tuple[TypeName, TypeName], Any] = {}
+        found: dict[tuple[str, ...], Any] = {}
         for node in _distinct(self.folded.results):
             if isinstance(node, Product):
                 x, w = (arg.tensor for arg in node.args)
                 assert x is not None and w is not None
                 low = node.weight is not None and node.weight.quantized is not None
-                types: tuple[TypeName, TypeName] = ("f32", "f32") if low else (x.type, w.type)
+                types: tuple[str, ...] = ("f32", "f32") if low else (x.type, w.type)
                 done = 2 * known(x.shape[-1]) * prod(map(known, node.tensor.shape))
                 found[types] = found.get(types, 0) + done
         return found
