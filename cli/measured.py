@@ -52,8 +52,8 @@ class Measured:
 
     @property
     def work(self) -> float:
-        """The work of one call: operations / 1e9, or for a transposition GiB read and written."""
-        return work(self.kernel)
+        """The work of one call: operations / 1e9."""
+        return float(self.kernel.flops) / 1e9
 
     @property
     def rate(self) -> str:
@@ -61,21 +61,17 @@ class Measured:
         return rate(self.kernel, self.timing)
 
 
-def work(kernel: tw.Kernel) -> float:
-    """Return the work of one call: operations / 1e9, or GiB read and written if it transposes."""
-    spec = kernel.spec
-    if not isinstance(spec, tw.Transpose):
-        return float(kernel.flops) / 1e9
-    rows, cols = (n if isinstance(n, int) else 64 for n in (spec.rows, spec.cols))
-    return float(2 * rows * cols * kernel.signature.output.itemsize / 2**30)
-
-
 def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
-    """Return a kernel's speed in a C loop as text: the work per second, with its unit."""
-    if isinstance(kernel.spec, tw.Transpose):
-        return f"{work(kernel) / timing.median:.1f} GiB/s"
+    """Return a kernel's speed in a C loop as text, with its unit: see ``speed``."""
     whole = isinstance(kernel.spec, tw.Gemm) and is_integer(kernel.spec.factors[0])
-    return f"{timing.gflops:.1f} {'GOPS' if whole else 'GFLOPS'}"
+    return speed(timing, "GOPS" if whole else "GFLOPS")
+
+
+def speed(timing: tw.Timing, unit: str = "GFLOPS") -> str:
+    """Return operations per second as text; bytes per second if the kernel has no product."""
+    if timing.gb_per_s is not None:
+        return f"{timing.gb_per_s:.1f} GB/s"
+    return f"{timing.gflops:.1f} {unit}"
 
 
 def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:

@@ -21,7 +21,9 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
 from tilewright.tuning.race import Ranking, rankings
+from tilewright.tuning.workbench import moved
 
+from .measured import speed
 from .screen import duration, percent
 from .words import schedule_text, sizes_text
 
@@ -55,7 +57,7 @@ def write(path: Path, database: Database, specs: Sequence[tuple[Tuned, Subject]]
 
 
 def _section(spec: Tuned, winner: Winner, results: Sequence[Result]) -> Iterator[str]:
-    ranked = rankings(results, Schedule())
+    ranked = rankings(results, Schedule(), moved(spec))
     ranked = [_as_stored(one, winner) for one in ranked]
     ranked.sort(key=lambda one: one.schedule != winner.schedule)
     plan = plan_for(spec, winner.schedule, resolve(winner.subject.target))
@@ -83,6 +85,8 @@ def _as_stored(one: Ranking, winner: Winner) -> Ranking:
     """
     if one.schedule != winner.schedule:
         return one
+    if not winner.gflops:  # the spec has no product
+        return replace(one, ratio=winner.ratio, uncertainty=winner.uncertainty)
     median = one.hot.median * one.hot.gflops / winner.gflops
     hot = replace(one.hot, gflops=winner.gflops, median=median)
     return replace(one, ratio=winner.ratio, uncertainty=winner.uncertainty, hot=hot)
@@ -94,9 +98,9 @@ def _table(ranked: Sequence[Ranking]) -> str:
     for one in ranked:
         cells = (
             f"{one.ratio:.3f} ± {one.uncertainty:.3f}",
-            f"{one.hot.gflops:.1f} GFLOPS, {duration(one.hot.median)}",
+            f"{speed(one.hot)}, {duration(one.hot.median)}",
             percent(one.hot.of_peak),
-            "-" if one.cold is None else f"{one.cold.gflops:.1f} GFLOPS",
+            "-" if one.cold is None else speed(one.cold),
             str(one.rounds),
             schedule_text(one.schedule),
         )

@@ -19,8 +19,10 @@ from tilewright.runtime.store.patience import silence
 from tilewright.runtime.tuned import MEASURED, Database, Winner
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network
+from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Spec
 
+from .measured import speed
 from .screen import console, json_option, progress_console, show_json, table
 from .words import schedule_text, sizes_text, spec_text, wanted_specs
 
@@ -213,7 +215,10 @@ def _tune(tunings: Sequence[Tuning], again: bool) -> None:
 
 
 def _show(database: Database, tunings: Sequence[Tuning]) -> None:
-    numbers = ("GFLOPS", "times default speed", "schedules timed", "failed")
+    from tilewright.tuning.race import rankings
+    from tilewright.tuning.workbench import moved
+
+    numbers = ("rate", "times default speed", "schedules timed", "failed")
     title = f"target {tunings[0].target.name}, CPU {tunings[0].subject.cpu}"
     shown = table(title, "spec", *numbers, "tuned", "schedule", numbers=numbers)
     for tuning in tunings:
@@ -222,8 +227,12 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
             continue
         results = database.results(tuning.subject)
         failed = sum(result.status != MEASURED for result in results)
+        rate = f"{winner.gflops:.1f} GFLOPS"
+        if not winner.gflops:
+            ranked = rankings(results, Schedule(), moved(tuning.spec))
+            rate = next((speed(o.hot) for o in ranked if o.schedule == winner.schedule), "-")
         shown.add_row(
-            spec_text(tuning.spec), f"{winner.gflops:.1f}", gain(winner),
+            spec_text(tuning.spec), rate, gain(winner),
             str(len(results) - failed), str(failed), winner.day, schedule_text(winner.schedule),
         )  # fmt: skip
     console().print(shown)

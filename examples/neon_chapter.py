@@ -127,13 +127,12 @@ def check_transposition(kernel: Callable[..., Any], padding: int) -> float:
 
 
 def rate(kernel: tw.Kernel) -> str:
-    """GFLOPS and the share of the measured peak, where the CPU has the instructions."""
+    """GFLOPS and the share of the measured peak, or GB/s, where the CPU has the instructions."""
     if kernel.emulated:
         return f"(through {kernel.emulated})"
     timing = kernel.bench(seconds=0.1)
-    if isinstance(kernel.spec, tw.Transpose):
-        moved = 2 * 8 * 8 * 4  # bytes read and written
-        return f"{moved / timing.median / 2**30:7.1f} GiB/s"
+    if timing.gb_per_s is not None:  # bytes read and written
+        return f"{timing.gb_per_s:7.1f} GB/s"
     share = "" if timing.of_peak is None else f"{timing.of_peak:7.0%} of peak"
     return f"{timing.gflops:7.1f} GFLOPS{share}"
 

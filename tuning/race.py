@@ -87,31 +87,41 @@ class Ranking:
 
 
 def ranking(
-    schedule: Schedule, samples: Samples, default: Samples, flops: int, cycles: float | None
+    schedule: Schedule,
+    samples: Samples,
+    default: Samples,
+    flops: int,
+    cycles: float | None,
+    moved: int = 0,
 ) -> Ranking:
-    """Return the figures of a variant, compared with the default schedule's ``default``."""
+    """Return the figures of a variant, compared with the default schedule's ``default``.
+
+    A call has ``flops`` operations. It reads and writes ``moved`` bytes, 0 if it multiplies.
+    """
     factors = [(_relative(default.hot), _relative(samples.hot))]
     if samples.cold and default.cold:
         factors.append((np.array(default.cold), np.array(samples.cold)))
     ratios = [float(np.median(of_default) / np.median(own)) for of_default, own in factors]
     errors = [_error(one) ** 2 for pair in factors for one in pair]
     ratio = float(np.exp(np.mean(np.log(ratios))))
+    of_peak = float(np.median(1 / _relative(samples.hot))) if flops else None
     return Ranking(
         schedule=schedule,
         ratio=ratio,
         uncertainty=ratio * sqrt(sum(errors)) / len(factors),
         in_cache=ratios[0],
         in_memory=ratios[1] if len(ratios) > 1 else None,
-        hot=_timing(np.array([taken for taken, _ in samples.hot]), flops, samples.hot),
-        cold=_timing(np.array(samples.cold), flops) if samples.cold else None,
+        hot=Timing.of(np.array([taken for taken, _ in samples.hot]), flops, moved, of_peak),
+        cold=Timing.of(np.array(samples.cold), flops, moved) if samples.cold else None,
         rounds=len(samples.hot),
         cycles=cycles,
     )
 
 
-def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
+def rankings(results: Iterable[Result], default: Schedule, moved: int = 0) -> list[Ranking]:
     """Return the figures of each variant in one spec's stored results, fastest first.
 
+    ``moved`` is that of ``ranking``.
     Without a result of the default schedule the list is empty: the figures are relative to it.
     """
     measured = [one for one in results if one.status == MEASURED and one.hot]
@@ -119,7 +129,7 @@ def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
     if default not in held:
         return []
     found = [
-        ranking(one.schedule, held[one.schedule], held[default], one.flops, one.cycles)
+        ranking(one.schedule, held[one.schedule], held[default], one.flops, one.cycles, moved)
         for one in measured
     ]
     return sorted(found, key=lambda one: -one.ratio)
@@ -137,21 +147,6 @@ def _error(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     """Return the standard error of the median of ``values``, divided by the median."""
     low, middle, high = np.percentile(values, (25, 50, 75))
     return float(_OF_MEDIAN * (high - low) / _QUARTILES / sqrt(len(values)) / middle)
-
-
-def _timing(
-    taken: np.ndarray[tuple[int], np.dtype[np.float64]],
-    flops: int,
-    hot: Sequence[tuple[float, float]] = (),
-) -> Timing:
-    low, middle, high = np.percentile(taken, (25, 50, 75))
-    return Timing(
-        median=float(middle),
-        best=float(taken.min()),
-        spread=float((high - low) / middle),
-        gflops=float(flops / middle / 1e9),
-        of_peak=float(np.median(1 / _relative(hot))) if hot else None,
-    )
 
 
 def not_measured(failure: Failure) -> TuningError:

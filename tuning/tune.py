@@ -41,6 +41,7 @@ from .race import Race, Ranking, Samples, not_measured, ranking
 from .search import Explorer, Ranked, Search, check_method
 from .stages import Staged
 from .variants import candidates
+from .workbench import moved
 
 #: Share of the time limit that is reserved for the last comparison, and the maximum number of
 #: variants that are compared there with the default.
@@ -194,7 +195,7 @@ class Tuning:
         self._cycles = {one.schedule: one.cycles for one in ranked}
         self._search = self._made(method, [one.schedule for one in ranked])
         self._compiler = str(find_compiler(self.target, emulated=False))
-        self._flops = 0
+        self._flops, self._moved = 0, moved(spec)
         self._stored: set[Schedule] = set()
 
     def _made(self, method: str, variants: Sequence[Schedule]) -> Search:
@@ -329,12 +330,12 @@ class Tuning:
         first = [
             ranking(
                 s, race.samples[s].last(rounds), default.last(rounds), self._flops,
-                self._cycles.get(s),
+                self._cycles.get(s), self._moved,
             )
             for s in finalists
         ]  # fmt: skip
         others = [
-            ranking(s, samples, default, self._flops, self._cycles.get(s))
+            ranking(s, samples, default, self._flops, self._cycles.get(s), self._moved)
             for s, samples in race.samples.items()
             if s not in finalists and samples.hot
         ]

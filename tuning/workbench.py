@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from tilewright.errors import TilewrightError
 from tilewright.plan.network.chosen import TYPICAL, near
-from tilewright.runtime.bench.peak import Meter
-from tilewright.runtime.bench.timing import Filler, Timed, copies, flops
+from tilewright.runtime.bench.peak import AtPeak
+from tilewright.runtime.bench.timing import Filler, Timed, copies, flops, multiplied, traffic
 from tilewright.runtime.driver import compile, compile_many
 from tilewright.runtime.kernel import Kernel
-from tilewright.runtime.reference.arguments import Sample
+from tilewright.runtime.reference.arguments import Sample, call_sizes
 from tilewright.runtime.reference.verify import Case, cases_of
-from tilewright.spec.gemm import Gemm
 from tilewright.spec.network.value import Network
 from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import signature
 from tilewright.spec.sizes import Spec
 
 #: Number of random calls in which each variant must compute the right results.
@@ -32,7 +32,7 @@ class Bench:
         self._cases: list[Case] = []
         self._samples: list[Sample] = []
         self._filler: Filler | None = None
-        self._meter: Meter | None = None
+        self._at_peak: AtPeak | None = None
 
     def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
         """Compile kernels for all schedules into one library.
@@ -74,19 +74,17 @@ class Bench:
     def hot(self, schedule: Schedule) -> tuple[float, float]:
         """Time calls on one copy of the arrays, which stays in cache.
 
-        Return the seconds of a call, and the seconds that it would take at the core's peak.
+        Return the seconds of a call, and the seconds that it would take at the core's peak. See
+        ``AtPeak`` for a spec without a product.
         """
         timed = self._ready(schedule)
-        if self._meter is None:
-            kernel = self._kernel(schedule)
-            types = self._spec.multiplied if isinstance(self._spec, Gemm) else self._spec.real
-            self._meter = Meter(kernel.isa, types)
-        before = self._meter.seconds()
+        if self._at_peak is None:
+            work = multiplied(self._spec, self._samples[0])
+            self._at_peak = AtPeak(self._kernel(schedule).isa, work)
+        before = self._at_peak.seconds()
         taken = timed.hot()
-        loop = (before + self._meter.seconds()) / 2  # the clock rate may change during the calls
-        work = flops(self._kernel(schedule), self._samples[0])
-        # Without multiplications, the loop only tells the clock rate.
-        return taken, loop * (work / self._meter.loop.flops if work else 1.0)
+        # The clock rate may change during the calls.
+        return taken, (before + self._at_peak.seconds()) / 2
 
     def cold(self, schedule: Schedule) -> float:
         """Fill the caches with other data, then time one call on each copy of the arrays."""
@@ -107,6 +105,16 @@ class Bench:
         if not self._samples:
             self._samples = copies(kernel, _COPIED, _COPIES, _usual(self._spec))
         return self._samples
+
+
+def moved(spec: Spec) -> int:
+    """Return the bytes that a timed call reads and writes; 0 if the spec has a product."""
+    if not isinstance(spec, Network):
+        return 0
+    found = signature(spec)
+    numbers = call_sizes(found, _usual(spec))
+    sizes = {each.dim.name: number for each, number in zip(found.sizes, numbers, strict=True)}
+    return 0 if spec.work(sizes) else traffic(found, sizes)
 
 
 def _usual(spec: Spec) -> dict[str, int]:

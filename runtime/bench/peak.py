@@ -319,6 +319,25 @@ class Meter:
         return timed(dispatch.address(self._frame.words), 1, _CALLS) / _CALLS
 
 
+class AtPeak:
+    """Measures how long the multiply-adds of a call take at the peak of a native target.
+
+    ``work`` has their floating-point operations, by the types of A and B. If it is empty, one call
+    of a loop of multiply-adds in f32 is measured: it tells only the clock rate.
+    """
+
+    def __init__(self, target: Target, work: Mapping[Types, int]) -> None:
+        if work:
+            meters = [(Meter(target, types), flops) for types, flops in work.items()]
+            self._shares = [(meter, flops / meter.loop.flops) for meter, flops in meters]
+        else:
+            self._shares = [(Meter(target, "f32"), 1.0)]
+
+    def seconds(self) -> float:
+        """Return the seconds at the peak, measured now."""
+        return sum(share * meter.seconds() for meter, share in self._shares)
+
+
 @cache
 def _best_loop(target: Target, types: Types) -> Loop:
     """Return the loop with the most flops per second. The choice is made once per process."""

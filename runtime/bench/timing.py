@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from time import perf_counter
 
 import numpy as np
 
 from tilewright.errors import ArgumentValueError
 from tilewright.runtime.call import dispatch
-from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.call.frame import Frame
 from tilewright.runtime.machine import host
 from tilewright.runtime.reference.arguments import Sample, Sampled, gain, sample
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.network.value import Network
+from tilewright.spec.signature import Signature
 
-from .peak import Meter
+from .peak import AtPeak, Types
 
 #: Length of a round of calls in seconds. It is short, so that the scheduler rarely interrupts it.
 _QUANTUM = 400e-6
@@ -51,8 +53,11 @@ class Timing:
     gflops : float
         GFLOPS at the median.
     of_peak : float or None
-        Median of the speed divided by the target's peak, which each round measures. None for a
-        transposition.
+        Median of the speed divided by the target's peak, which each round measures. None if the
+        kernel has no product.
+    gb_per_s : float or None
+        10**9 bytes per second at the median, if the kernel has no product: each element of its
+        arrays is counted once, read or written. Else None.
 
     Examples
     --------
@@ -66,6 +71,23 @@ class Timing:
     spread: float
     gflops: float
     of_peak: float | None
+    gb_per_s: float | None = None
+
+    @staticmethod
+    def of(times: Array, flops: int, moved: int = 0, of_peak: float | None = None) -> Timing:
+        """Return the figures of ``times``, seconds of a call.
+
+        A call has ``flops`` operations. It reads and writes ``moved`` bytes, 0 if it multiplies.
+        """
+        low, middle, high = np.percentile(times, (25, 50, 75))
+        return Timing(
+            median=float(middle),
+            best=float(times.min()),
+            spread=float((high - low) / middle),
+            gflops=float(flops / middle / 1e9),
+            of_peak=of_peak,
+            gb_per_s=float(moved / middle / 1e9) if moved else None,
+        )
 
 
 def bench(
@@ -88,20 +110,12 @@ def bench(
     samples = [draw()]
     samples += [draw() for _ in range(_copies(samples[0]) - 1 if cold else 0)]
     frames = [kernel.frame(**one.named(kernel)) for one in samples]
-    meter = _meter(kernel)
-    times, peaks = rounds(frames, seconds, meter, cold=cold)
-    low, middle, high = np.percentile(times, (25, 50, 75))
-    work = flops(kernel, samples[0])
-    of_peak = None
-    if meter is not None:
-        of_peak = float(np.median(work / times / (meter.loop.flops / peaks)))
-    return Timing(
-        median=float(middle),
-        best=float(times.min()),
-        spread=float((high - low) / middle),
-        gflops=float(work / middle / 1e9),
-        of_peak=of_peak,
-    )
+    work = multiplied(kernel.spec, samples[0])
+    at_peak = AtPeak(kernel.isa, work) if work else None
+    times, peaks = rounds(frames, seconds, at_peak, cold=cold)
+    of_peak = float(np.median(peaks / times)) if work else None
+    moved = 0 if work else traffic(kernel.signature, samples[0].sizes)
+    return Timing.of(times, sum(work.values()), moved, of_peak)
 
 
 class Timed:
@@ -189,12 +203,6 @@ class Filler:
         self._other += 1
 
 
-def _meter(kernel: Sampled) -> Meter | None:
-    if not isinstance(kernel.spec, Gemm):
-        return None
-    return Meter(kernel.isa, kernel.spec.multiplied)
-
-
 def flops(kernel: Sampled, held: Sample) -> int:
     """Return the number of floating-point operations of a call with the arguments ``held``."""
     return operations(kernel.spec, held)
@@ -205,14 +213,34 @@ def operations(spec: Spec, held: Sample) -> int:
 
     ``held`` are the arguments of the call.
     """
+    return sum(multiplied(spec, held).values())
+
+
+def multiplied(spec: Spec, held: Sample) -> Mapping[Types, int]:
+    """Return the operations of a call's products, by the types on which the peak depends.
+
+    The result is empty if the spec has no product.
+    """
     if isinstance(spec, Network):
-        return int(spec.flops(held.sizes))
+        return {types: int(flops) for types, flops in spec.work(held.sizes).items()}
     if not isinstance(spec, Gemm):
-        return 0
+        return {}
     sizes = {name: held.size(getattr(spec, name)) for name in "mnk"}
     if spec.batch is not None:
         sizes["count"] = held.size(spec.batch.count)
-    return int(spec.flops(sizes))
+    return {spec.multiplied: int(spec.flops(sizes))}
+
+
+def traffic(signature: Signature, sizes: Mapping[str, int]) -> int:
+    """Return the bytes of all elements that a call without a product reads and writes.
+
+    ``sizes`` are the run-time sizes by the names of their dims.
+    """
+    total = 0
+    for each in signature.arrays:
+        elements = prod(value_of(size, sizes) for size in each.shape)
+        total += elements * each.itemsize * (2 if each.role == "inout" else 1)
+    return total
 
 
 def _last_cache() -> int:
@@ -225,12 +253,11 @@ def _copies(held: Sample) -> int:
 
 
 def rounds(
-    frames: list[Frame], seconds: float, meter: Meter | None, *, cold: bool
+    frames: list[Frame], seconds: float, meter: AtPeak | None, *, cold: bool
 ) -> tuple[Array, Array]:
     """Time rounds of calls for about ``seconds``.
 
-    Returns the seconds per call of each round, and the seconds of ``meter``'s loop right after
-    each.
+    Returns the seconds per call of each round, and the seconds of ``meter`` right after each.
     """
     timed = dispatch.timer("bench")
     words: Array = np.concatenate([frame.words for frame in frames])

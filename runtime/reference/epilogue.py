@@ -83,6 +83,10 @@ class Evaluation:
             case _:
                 return self.leaf(node)
 
+    def number(self, node: Expression) -> Interval:
+        """Return the known value of a node as arithmetic reads it."""
+        return self.values[id(node)]
+
     def _held(self, number: float) -> Any:
         """Return a number rounded to the type in which the kernel computes."""
         return np.float32(number) if self.element == "f32" else number
@@ -92,15 +96,16 @@ class Evaluation:
 
     def _call(self, node: Call) -> Interval:
         """Return the value of a post-op, from its reference or else from its definition."""
-        args = [self.values[id(arg)] for arg in node.operands]
+        found = {id(arg): self.number(arg) for arg in node.operands}
+        args = [found[id(arg)] for arg in node.operands]
         numbers = [float(self._held(number)) for number in node.parameters]
         match node.entry.reference:
             case Within(function, ulps, absolute, slope):
                 known = _checked(function, node) if node.own else function
                 return smooth(lambda v: known(v, *numbers), args[0], ulps, absolute, slope)
             case Monotone(function, rounded):
-                found = monotone(lambda *ends: function(*ends, *numbers), *args)
-                return found.rounded() if rounded else found
+                made = monotone(lambda *ends: function(*ends, *numbers), *args)
+                return made.rounded() if rounded else made
             case Compared(function):
                 return less(args[0], args[1], function)
             case Arithmetic("mul") if args[0] is args[1]:

@@ -53,7 +53,9 @@ def _evaluated(evaluation: Tensors, spec: Network) -> dict[str, Expected]:
             assert result.tensor is not None
             made = result.args[0] if isinstance(result, Cast) else result
             shape = tuple(value_of(size, evaluation.sizes) for size in result.tensor.shape)
-            found[name] = Expected(evaluation.of(made).spread(shape or (1,)), result.tensor.type)
+            exact = evaluation.of(made)
+            values = exact if made is result else evaluation.number(made)
+            found[name] = Expected(values.spread(shape or (1,)), result.tensor.type)
     return found
 
 

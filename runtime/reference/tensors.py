@@ -55,13 +55,18 @@ class Tensors(Evaluation):
         array = decode(np.asarray(given), leaf.type).reshape(
             tuple(value_of(size, self.sizes) for size in leaf.shape)
         )
-        found = Interval.exactly(array.astype(self.dtype), self.element)
-        return found.rounded() if is_integer(leaf.type) else found
+        return Interval.exactly(array.astype(self.dtype), self.element)
+
+    def number(self, node: Expression) -> Interval:
+        """Return the value of a node as arithmetic reads it: integers become floating point."""
+        found = super().number(node)
+        whole = node.tensor is not None and is_integer(node.tensor.type)
+        return found.rounded() if whole else found
 
     def _node(self, node: Expression) -> Interval:
         match node:
             case Cast(type_, (given,)):
-                return _cast(self.values[id(given)], type_, self.element)
+                return _cast(self.number(given), type_, self.element)
             case Product():
                 return self._product(node)
             case View(args=(given,)):
@@ -76,7 +81,8 @@ class Tensors(Evaluation):
                 numbers = np.arange(value_of(size, self.sizes)).astype(self.dtype)
                 return Interval.exactly(numbers, self.element)
             case Reduce(fn, axis, keepdims, (given,)):
-                return _reduced(fn, self._whole(given), axis, keepdims)
+                whole = self.number(given).spread(self._shape_of(given))
+                return _reduced(fn, whole, axis, keepdims)
         return super()._node(node)
 
     def _product(self, node: Product) -> Interval:
@@ -97,7 +103,7 @@ class Tensors(Evaluation):
         of = Interval(value, blank, blank, x.element)
         found = hull(value, [middle - off, middle + off], of)
         if is_integer(node.type):
-            return found.rounded()
+            return _wrapped(found)
         return found if node.type == node.sums else _cast(found, node.type, self.element)
 
     def _whole(self, node: Expression) -> Interval:
@@ -167,6 +173,13 @@ def _less(x: Interval, zero: int) -> Interval:
     if not zero:
         return x
     value, low, high = (part - zero for part in (x.value, x.low, x.high))
+    return Interval(value, low, high, x.element)
+
+
+def _wrapped(x: Interval) -> Interval:
+    """Return sums of integers as s32 holds them, modulo 2**32."""
+    beyond = np.floor((x.value + 2.0**31) / 2.0**32) * 2.0**32
+    value, low, high = (part - beyond for part in (x.value, x.low, x.high))
     return Interval(value, low, high, x.element)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -337,6 +339,28 @@ def test_the_peak_is_a_c_function_too() -> None:
 def test_what_is_emulated_has_no_peak() -> None:
     with pytest.raises(TargetError, match="the peak of neon cannot be measured here"):
         tw.peak("neon")
+
+
+def test_the_peak_of_a_network_is_that_of_the_types_it_multiplies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = {"a": tw.Tensor("s8", (64, 32)), "b": tw.Tensor("f32", (32, 16))}
+    x = tw.Tensor("u8", (tw.dim("m"), 64))
+    spec = tw.network(lambda x, w: (x @ w.a * 0.5) @ w.b).of(x=x, w=w)
+    work = spec.work({"m": 3})
+    assert work == {("u8", "s8"): 2 * 3 * 64 * 32, ("f32", "f32"): 2 * 3 * 32 * 16}
+    assert spec.flops({"m": 3}) == sum(work.values())
+
+    def meter(_target: object, types: tuple[str, str]) -> Any:
+        """Return a meter of a loop of 1000 operations, faster for integers."""
+        taken = 1.0 if types == ("u8", "s8") else 4.0
+        return SimpleNamespace(loop=SimpleNamespace(flops=1000), seconds=lambda: taken)
+
+    monkeypatch.setattr(module, "Meter", meter)
+    host = targets.load("avx2")
+    at_peak = module.AtPeak(host, work)
+    assert at_peak.seconds() == pytest.approx((2 * 3 * 64 * 32 + 4 * 2 * 3 * 32 * 16) / 1000)
+    assert module.AtPeak(host, {}).seconds() == 4.0  # the clock rate
 
 
 @pytest.mark.parametrize("of_peak", [0.25, 1.0])

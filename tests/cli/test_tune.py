@@ -91,6 +91,23 @@ def test_networks_are_tuned_too(run: Run, tmp_path: Path, database: Database) ->
     assert found["winner"]["schedule"]["stages"][0]["rows"] == 8
 
 
+def test_a_row_program_has_bytes_per_second(run: Run, tmp_path: Path, database: Database) -> None:
+    spec = tw.network(lambda x: x * 2).of(x=tw.Tensor("f32", (4, tw.dim("n"))))
+    subject = tuning_subject(spec, host.resolve("host").name)
+    stored = database.results(database.winners()[0].subject)
+    of_spec = replace(stored[0], subject=subject, code=repr(spec), flops=0, hot=((1e-6, 1e-6),) * 5,
+                      schedule=tw.Schedule())  # fmt: skip
+    database.put([of_spec])
+    database.crown(
+        Winner(subject, tw.Schedule(), repr(spec), 1.0, 0.02, 0.1, 0.0, "cc 1", "0", 1e9)
+    )
+    report = tmp_path / "r.html"
+    words = ("tune", "--spec", repr(spec), "--search", "ranked", "--report", str(report))
+    moved = 2 * 4 * 64 * 4  # of 64 columns
+    for text in (run(*words).stdout, report.read_text()):
+        assert f"{moved / 1e-6 / 1e9:.1f} GB/s" in text and "0.0 GFLOPS" not in text
+
+
 def test_a_winner_has_one_figure(run: Run, tmp_path: Path, database: Database) -> None:
     report = tmp_path / "r.html"
     run("tune", "8x8x8", "--search", "ranked", "--report", str(report))

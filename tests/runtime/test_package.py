@@ -18,7 +18,22 @@ def test_a_kernel_tells_its_share_of_the_peak() -> None:
     of_peak = kernel.bench(seconds=0.05).of_peak
     assert of_peak is not None
     assert of_peak > 0
-    assert tw.compile(tw.Transpose(8, 8)).bench(seconds=0.01).of_peak is None
+    assert kernel.bench(seconds=0.01).gb_per_s is None
+
+
+def test_a_kernel_without_a_product_tells_its_bytes_per_second() -> None:
+    chain = tw.network(lambda x, y: x + y)
+    x = tw.Tensor("bf16", (8, tw.dim("n")))
+    specs = {  # with the bytes of a call; n is 64
+        tw.Transpose(8, 8): 2 * 256,
+        tw.Copy(8, 8, a="f32", d="bf16"): 256 + 128,
+        chain.of(x=x, y=tw.Tensor("f32", tw.dim("n"))): (16 + 4 + 32) * 64,
+    }
+    kernels = tw.compile_many([(spec, None, "host") for spec in specs])
+    for kernel, moved in zip(kernels, specs.values(), strict=True):
+        timing = kernel.bench(seconds=0.01)
+        assert timing.gflops == 0 and timing.of_peak is None
+        assert timing.gb_per_s == pytest.approx(moved / timing.median / 1e9)
 
 
 def test_targets_are_told() -> None:

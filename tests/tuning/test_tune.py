@@ -211,6 +211,15 @@ def test_a_winner_is_nowhere_slower_than_the_default() -> None:
     assert ranking(tile(4), Samples([(4.0, 1.0)] * 5, [4.9] * 5), default, 1, None).gains
 
 
+def test_what_has_no_product_has_bytes_and_no_peak() -> None:
+    samples = Samples([(8.0, 1.0)] * 5, [16.0] * 5)
+    found = ranking(tile(4), samples, samples, 0, None, 10**9)
+    assert found.cold is not None
+    assert (found.hot.of_peak, found.hot.gb_per_s, found.cold.gb_per_s) == (None, 1 / 8, 1 / 16)
+    product = ranking(tile(4), samples, samples, 1000, None)
+    assert (product.hot.of_peak, product.hot.gb_per_s) == (1 / 8, None)
+
+
 def test_noise_is_uncertainty() -> None:
     default = Samples([(8.0, 1.0)] * 9)
     noisy = Samples([(7.0 + i / 4, 1.0) for i in range(9)])

@@ -80,7 +80,7 @@ class _Block:
         """Read a value that is the same for all rows, if it is not in a register yet."""
         for lanes, known in zip(self.lanes, self.known, strict=True):
             if leaf not in known:
-                known[leaf] = self.emitter.register(lanes.leaf(leaf))
+                known[leaf] = self.emitter.register(lanes.element(leaf))
 
     def _value(self, known: Known, expression: Expression) -> None:
         for place, lanes in enumerate(self.lanes):

@@ -107,7 +107,7 @@ class Row:
     def keep(self, leaf: Expression) -> None:
         """Read a value of the row into a register, if it is not in one yet."""
         if leaf not in self.known:
-            self.known[leaf] = self.emitter.register(self.lanes.leaf(leaf))
+            self.known[leaf] = self.emitter.register(self.lanes.element(leaf))
 
     def _put(self, known: Known) -> None:
         at = Address(self.plan.array(known), ZERO)

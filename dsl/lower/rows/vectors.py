@@ -31,7 +31,8 @@ class Lanes:
 
     ``known`` has the registers of values that are already computed. ``pointers`` has the pointers
     to arrays that a loop visits, by the arrays' names in C. This vector is ``place`` vectors after
-    the pointers. ``active`` lanes exist; the others are the plan's ``fill``.
+    the pointers. ``active`` lanes exist; the others are the plan's ``fill``. ``moved`` are the
+    plan's: these leaves are read, and kept in ``known``, as integers.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class Lanes:
         self.plan, self.emitter, self.known = plan, emitter, known
         self.pointers, self.place, self.active = pointers or {}, place, active
         self.made: dict[Expression, Argument] = {}
+        self.moved = plan.moved
+        self.elements: dict[Expression, Argument] = {}
 
     def of(self, expression: Expression) -> Argument:
         """Return the value of an expression."""
@@ -55,11 +58,18 @@ class Lanes:
         )
 
     def leaf(self, leaf: Expression) -> Argument:
-        """Return the value of a leaf."""
+        """Return the value of a leaf, as a number that is computed with."""
         if leaf not in self.made:
-            known = self.known.get(leaf)
-            self.made[leaf] = self._read(leaf) if known is None else self.emitter.take(known)
+            found = self.element(leaf)
+            self.made[leaf] = _real(self.emitter, found) if leaf in self.moved else found
         return self.made[leaf]
+
+    def element(self, leaf: Expression) -> Argument:
+        """Return the value of a leaf; its integers as they are, if it is ``moved``."""
+        if leaf not in self.elements:
+            known = self.known.get(leaf)
+            self.elements[leaf] = self._read(leaf) if known is None else self.emitter.take(known)
+        return self.elements[leaf]
 
     def reduced(self, reduction: Reduction) -> Argument:
         """Return the lanes that a reduction combines with those of other vectors."""
@@ -84,7 +94,7 @@ class Lanes:
         type_ = self.plan.operands[base].type
         if isinstance(expression, Cast) and expression.type == type_:
             (expression,) = expression.args  # the store rounds
-        found = self.of(expression)
+        found = self.element(expression) if expression in self.moved else self.of(expression)
         self.emitter.stage(f"store{self.place}", note=note)
         exist = None if self.plan.padded else self.active
         self._put(base, found, type_, exist if active is None else active)
@@ -119,19 +129,23 @@ class Lanes:
         base = plan.array(leaf)
         type_ = leaf.type if isinstance(leaf, Input) else plan.real
         if not plan.by_columns(leaf):
-            return self._spread(base, type_)
+            return self._spread(base, type_, as_it_is=leaf in self.moved)
         name = f"{base.rstrip('_')}{self.place}"
-        found = _real(emitter, load(emitter, self._address(base), self.active, type_, name))
+        found = load(emitter, self._address(base), self.active, type_, name)
+        if leaf in self.moved:
+            return found
+        found = _real(emitter, found)
         if self.plan.fill == Number(0):
             return found
         return filled(emitter, found, self.active, self.of(self.plan.fill))
 
-    def _spread(self, base: str, type_: str) -> Argument:
+    def _spread(self, base: str, type_: str, *, as_it_is: bool) -> Argument:
         """Return the element at the pointer to ``base`` in all lanes."""
         name = f"{base}{self.place}"
         single = Emitter(self.plan.target, 1, f"{self.emitter.prefix}{name}_", self.plan.real)
         at = Address(self.pointers.get(base, base), ZERO)
-        register = single.register(_real(single, load(single, at, None, type_, "bits")))
+        found = load(single, at, None, type_, "bits")
+        register = single.register(found if as_it_is else _real(single, found))
         self.emitter.add(*single.emit())
         return self.emitter.spread(register, f"{name}_all")
 

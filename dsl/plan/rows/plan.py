@@ -18,7 +18,7 @@ from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature, symbol_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, size_expr, value
 
 from ..loops import Decided, Decision
@@ -111,6 +111,12 @@ class RowPasses:
                 of_top = (each for each in every if each.known == top and each.fn == "max")
                 return 0.0 if any(each.expression == x for each in of_top) else None
         return None
+
+    @property
+    def moved(self) -> frozenset[Expression]:
+        """The integer inputs that are results themselves: their elements are only copied."""
+        results = (expression for one in self.passes for _, expression in (*one.stores, *one.ends))
+        return frozenset(one for one in results if isinstance(one, Input) and is_integer(one.type))
 
     def symbol(self, name: str) -> str:
         """Return the name in C of the result ``name``."""

@@ -140,17 +140,24 @@ class Network(Spec):
 
     def flops(self, sizes: Mapping[str, Any]) -> Any:
         """Return the operations of all products: 2 m n k each. ``sizes`` are those of the dims."""
+        return sum(self.work(sizes).values())
+
+    def work(self, sizes: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
+        """Return the operations of products by the types of A and B; nothing without products."""
 
         def known(size: Size) -> Any:
             return size.at(sizes) if isinstance(size, Dim) else size
 
-        total: Any = 0
+        found: dict[tuple[str, ...], Any] = {}
         for node in _distinct(self.folded.results):
             if isinstance(node, Product):
-                assert node.args[0].tensor is not None
-                k = known(node.args[0].tensor.shape[-1])
-                total += 2 * k * prod(map(known, node.tensor.shape))
-        return total
+                x, w = (arg.tensor for arg in node.args)
+                assert x is not None and w is not None
+                low = node.weight is not None and node.weight.quantized is not None
+                types: tuple[str, ...] = ("f32", "f32") if low else (x.type, w.type)
+                done = 2 * known(x.shape[-1]) * prod(map(known, node.tensor.shape))
+                found[types] = found.get(types, 0) + done
+        return found
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from tilewright.keywords import spelled
 
 from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expression
 from ..expression.shapes import grouped, said
-from ..expression.tensors import Count, Full, Join, Take, View
+from ..expression.tensors import Count, Full, Join, Take, View, cast
 from ..sizes import Dim, Size, joined_size, terms_of, whole_number
 from ..types import is_integer
 
@@ -242,6 +242,8 @@ def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) ->
             full((*given_shape(made, "nn.pad")[:axis], side or 0, *shape[axis + 1 :]), value)
             for side in pair
         ]
+        if x.tensor is not None and x.tensor.type != "f64":
+            around = [cast(each, x.tensor.type) for each in around]
         made = concat([each for each in (around[0], made, around[1]) if _has(each, axis)], axis)
     return made
 
