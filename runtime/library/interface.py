@@ -297,9 +297,10 @@ def _about(
         yield f"{p.symbol}: {_described(p)}{which}{_contents(p, packers)}"
     if member.weights:
         yield f"The weights are compiled in: {', '.join(member.weights)}."
-    if parameters.alias >= 0:
-        other = parameters.arrays[parameters.alias].symbol
-        yield f"{parameters.output.symbol} may be {other} itself."
+    for output, inputs in parameters.shared().items():
+        if inputs:
+            others = " or ".join(parameters.arrays[each].symbol for each in inputs)
+            yield f"{parameters.arrays[output].symbol} may be {others} itself."
 
 
 def _described(p: ArrayParameter) -> str:

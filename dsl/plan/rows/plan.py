@@ -11,7 +11,7 @@ from tilewright.errors import PlanError, ScheduleError
 from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
-from tilewright.spec.expression.nodes import Call, Expression, Number
+from tilewright.spec.expression.nodes import Call, Expression, Number, every_node
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.places import Place
 from tilewright.spec.network.value import Network, slot
@@ -129,6 +129,31 @@ class RowPasses:
         if isinstance(leaf, Input):
             return self.cut.grid.of(leaf) in (Place.FULL, Place.COLUMN)
         return isinstance(leaf, Held)
+
+    def shared(self, each: Pass) -> tuple[Expression, ...]:
+        """Return the leaves of a pass that may be in the memory of a result that it writes."""
+        made = [self.held[held.number] for held, _ in each.holds]
+        written = {self.operands[self.symbol(name)].type for name, _ in each.stores}
+        written |= {self.real for name in made if name}
+        before = {held for held, _ in each.holds}
+
+        def may(node: Expression) -> bool:
+            if isinstance(node, Held):
+                return node not in before and self.held[node.number] != ""
+            return isinstance(node, Input) and node.type in written and self.cut.whole(node)
+
+        return tuple(dict.fromkeys(node for node in every_node(each.visits) if may(node)))
+
+    def in_place(self, each: Pass) -> bool:
+        """Return True if the order of reading and writing matters for results in place.
+
+        It does if what a pass reads for one value may be in the memory where it stores another.
+        """
+        stored = {id(made) for _, made in (*each.holds, *each.stores)}
+        inputs = {node for node in self.shared(each) if isinstance(node, Input)}
+        return any(
+            inputs.intersection(every_node((made,))) and stored - {id(made)} for made in each.visits
+        )
 
     def unroll(self, each: Pass) -> int:
         """Return how many adjacent vectors have partial results of their own."""
@@ -330,14 +355,12 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
         name
         for name, expression in found.passes[-1].stores
         if expression.tensor is not None and expression.tensor.type in ("f32", "f64")
-        and found.grid.rows is not None
     ]  # fmt: skip
     places: list[str] = []
     reading = [
         index
         for index, each in enumerate(found.passes)
-        for node in each.inputs()
-        if id(node) in found.grid.places and found.grid.of(node) == Place.FULL
+        if any(found.whole(node) for node in each.inputs())
     ]
     for index, each in enumerate(found.passes):
         reads = index < max(reading, default=-1)

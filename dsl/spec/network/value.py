@@ -20,7 +20,7 @@ from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, dims_of, sizes_word
 from .folded import Folding
-from .places import is_row_program
+from .places import grid_of, is_row_program, reduces_columns
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
@@ -123,6 +123,21 @@ class Network(Spec):
             if isinstance(node, Reduce):
                 axes.add((node.args[0].ndim, node.axis))
         return ((2, -2) in axes and len(axes) > 1) or not is_row_program(self.results)
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The names of results that cannot be in the memory of an input.
+
+        A stage may write a result while later stages read the input. Of several results, those
+        with an element for each row are written before the last pass reads the inputs.
+        """
+        nodes = list(every_node(self.results))
+        if self.staged or (grid := grid_of(nodes)) is None:
+            return frozenset(self.names)
+        if len(self.results) == 1:
+            return frozenset()
+        columns, pairs = reduces_columns(nodes), zip(self.names, self.results, strict=True)
+        return frozenset(name for name, one in pairs if not grid.whole(one, columns=columns))
 
     def products_of(self, weight: Weight) -> tuple[Product, ...]:
         """Return the products that use a packed weight."""
@@ -351,7 +366,7 @@ def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
         assert result.tensor is not None
         results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
     places = tuple(each.name for each in (*inputs, *results[:1]))
-    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.staged)
+    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.apart)
 
 
 def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
