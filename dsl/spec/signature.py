@@ -145,12 +145,18 @@ class ArrayParameter:
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
+    def leading_symbol(self) -> str:
+        """The C parameter that holds the leading dimension, if that is known only at the call."""
+        if isinstance(self.leading, Dim) and self.leading_slot == f"{self.name}.strides":
+            return symbol_of(self.leading.name)
+        return self.leading_slot
+
+    @property
     def any_leading(self) -> str:
         """A hint for errors: how a call may pass an array with gaps between its rows."""
         if self.leading_slot == f"{self.name}.strides":
-            if self.role != "in":
-                return "another array for the result, without gaps"
-            return f'strides=(tw.dim("{self.name}_step"), 1) in its tw.Tensor'
+            of_out = "" if self.role == "in" else ": of(..., out=tw.Tensor(...))"
+            return f'strides=(tw.dim("{self.name}_step"), 1) in its tw.Tensor{of_out}'
         return f'{self.leading_slot}=tw.dim("{self.leading_slot}") in the spec'
 
     @property

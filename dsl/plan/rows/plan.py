@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 from sympy import Expr
 
@@ -17,7 +17,6 @@ from tilewright.spec.network.places import Place
 from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature, symbol_of
-from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, size_expr, value
 
@@ -176,8 +175,7 @@ class RowPasses:
 class RowsPlan(RowPasses, Decided):
     """Every choice for a row program.
 
-    ``work`` has the number of elementary operations of each pass for one column. ``leading`` is the
-    row stride of the results, None if they have no gaps.
+    ``work`` has the number of elementary operations of each pass for one column.
     """
 
     spec: Network
@@ -185,7 +183,6 @@ class RowsPlan(RowPasses, Decided):
     decisions: tuple[Decision, ...] = ()
     rows: Expr
     work: tuple[int, ...]
-    leading: Size | None = None
 
     @property
     def parallel(self) -> bool:
@@ -296,17 +293,11 @@ class RowsPlan(RowPasses, Decided):
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of all sizes that are known only at the call."""
-        names = [name for name, _ in self.spec.runtime_sizes()]
-        return (*names, *([slot(self.leading)] if isinstance(self.leading, Dim) else []))
+        return tuple(name for name, _ in self.spec.runtime_sizes())
 
 
-def plan_rows(
-    spec: Network, schedule: Schedule, target: Target, leading: Size | None = None
-) -> RowsPlan:
-    """Return the plan of the row program ``spec``.
-
-    ``leading`` is the row stride of the results, None if they have no gaps.
-    """
+def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
+    """Return the plan of the row program ``spec``."""
     parameters = signature(spec)
     real = spec.real
     vector = widest(target, real)
@@ -320,17 +311,14 @@ def plan_rows(
         found = cut(results, lambda count: _may_hold(count, columns, real))
     cols = size_expr(slot(columns), columns)
     rows = size_expr(slot(found.grid.rows), found.grid.rows)
-    arrays = [
-        each if each.role == "in" else replace(each, leading=leading) for each in parameters.arrays
-    ]
-    operands = {each.symbol: _operand(each, found) for each in arrays}
+    operands = {each.symbol: _operand(each, found) for each in parameters.arrays}
     held = _held(found, spec)
     work = tuple(
         operations(each.visits, wide=real == "f64") + len(each.reductions) for each in found.passes
     )
     plan = RowsPlan(
         spec=spec, schedule=schedule, target=target, cut=found, real=real, rows=rows, cols=cols,
-        operands=operands, vector=vector, held=held, tile=schedule.tile, work=work, leading=leading,
+        operands=operands, vector=vector, held=held, tile=schedule.tile, work=work,
     )  # fmt: skip
     object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
     return plan
@@ -387,13 +375,6 @@ def _operand(array: ArrayParameter, found: Cut) -> Operand:
     rows, cols = (1, 1, *array.shape)[-2:] if len(array.shape) == 2 else (1, array.shape[0])
     if len(array.shape) == 1 and not found.columns and _is_per_row(array, found):
         rows, cols = array.shape[0], 1
-    if array.order == "F":
-        raise PlanError(
-            f"{array.name} is read along its columns, whose elements do not follow each other",
-            got=f"strides {array.leading}",
-            expected="strides (rows, 1)",
-            hint="a copy of the array, or tw.Transpose",
-        )
     line = size_expr(slot(cols), cols)
     leading = line if array.leading is None else size_expr(slot(array.leading), array.leading)
     steps = {"m": ZERO if rows == 1 else leading, "n": ZERO if cols == 1 else ONE}
