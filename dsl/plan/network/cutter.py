@@ -498,9 +498,10 @@ class Cutter:
         for result, output in zip(self.results, self.outputs, strict=True):
             if _reshaped(result) is node and output not in self.written:
                 found = self._array(node, output)
-                fits = gaps and result is node and matrix_order(found) is not None
-                if self.strides[output] and not fits:
-                    continue  # a last stage copies the result into rows with gaps
+                if self.strides[output] is not None:
+                    fits = gaps and result is node and matrix_order(found) is not None
+                    if not fits:
+                        continue  # a last stage copies the result into rows with gaps
                 self.written.add(output)
                 return found, None
         return None
