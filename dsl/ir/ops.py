@@ -565,16 +565,16 @@ class Loop(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a tile program.
+    """A parameter of a tile program. Others may read what is written to a ``shared`` one.
 
-    The roles ``in`` and ``out`` are pointers to elements of type ``element`` ("": the tile's own).
-    ``table`` is a pointer to pointers to elements, ``offsets`` a pointer to int64 offsets. ``at``
-    is an offset in elements. ``size`` and ``scalar`` are the kernel's run-time sizes and numbers.
+    ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own), ``table`` to such
+    pointers, ``offsets`` to int64 offsets. ``at`` counts elements. Others are the kernel's numbers.
     """
 
     name: str
     role: Literal["in", "out", "table", "offsets", "at", "size", "scalar"]
     element: str = ""
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,10 +276,7 @@ def _one_call(parameters: Signature) -> dict[str, int]:
         sizes = (s if isinstance(s, int) else s.at(by_name) for s in array.shape)
         rows, cols = (1, 1, *sizes)[-2:]
         lines, line = (rows, cols) if array.order == "C" else (cols, rows)
-        slot = array.leading_slot
-        if slot not in known and isinstance(array.leading, Dim):
-            slot = names[array.leading.name]
-        leading = _at_least(line, array.leading, slot, known)
+        leading = _at_least(line, array.leading, array.leading_symbol, known)
         stride = _at_least(lines * leading, array.batch_stride, array.stride_slot, known)
         if array.role != "in" and (leading < line or 0 < stride < lines * leading):
             return {}  # fixed strides of the spec are too small for the sizes that were chosen here

@@ -145,12 +145,18 @@ class ArrayParameter:
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
+    def leading_symbol(self) -> str:
+        """The C parameter that holds the leading dimension, if that is known only at the call."""
+        if isinstance(self.leading, Dim) and self.leading_slot == f"{self.name}.strides":
+            return symbol_of(self.leading.name)
+        return self.leading_slot
+
+    @property
     def any_leading(self) -> str:
         """A hint for errors: how a call may pass an array with gaps between its rows."""
         if self.leading_slot == f"{self.name}.strides":
-            if self.role != "in":
-                return "another array for the result, without gaps"
-            return f'strides=(tw.dim("{self.name}_step"), 1) in its tw.Tensor'
+            of_out = "" if self.role == "in" else ": of(..., out=tw.Tensor(...))"
+            return f'strides=(tw.dim("{self.name}_step"), 1) in its tw.Tensor{of_out}'
         return f'{self.leading_slot}=tw.dim("{self.leading_slot}") in the spec'
 
     @property
@@ -187,7 +193,7 @@ class Signature:
 
     A pointer to scratch memory follows if the plan needs it. ``allocates`` is True if a call may
     leave out the output, which is then allocated. ``places`` are the names of arrays that a call
-    passes by position, () for those of a product.
+    passes by position, () for those of a product. Outputs in ``apart`` are never an input.
     """
 
     arrays: tuple[ArrayParameter, ...]
@@ -195,7 +201,7 @@ class Signature:
     scalars: tuple[ScalarParameter, ...]
     allocates: bool
     places: tuple[str, ...] = ()
-    apart: bool = False
+    apart: frozenset[str] = frozenset()
 
     def array(self, name: str) -> ArrayParameter:
         """Return the array parameter with this name."""
@@ -206,25 +212,28 @@ class Signature:
         """The array that a call returns: C, D, or the result of a transposition."""
         return next(a for a in self.arrays if a.role != "in")
 
-    @property
-    def alias(self) -> int:
-        """Index of the input array that a call may also pass as the output; -1 if there is none.
+    def shared(self) -> Mapping[int, tuple[int, ...]]:
+        """Return for each output the inputs that a call may pass as the same array, by index.
 
-        This input is C if there is a D of C's type and order, or the X of a square transposition.
+        For a product, it is C if there is a D of C's type and order. For a transposition, it is X
+        if that is square. For a network, it is each input of the result's type and shape.
         """
-        output = self.output
-        if self.apart or output.is_bytes:
-            return -1  # an early stage may write the output while later ones read the input
-        for index, parameter in enumerate(self.arrays):
-            alike = (parameter.type, parameter.order) == (output.type, output.order)
-            same = parameter.shape == output.shape
-            if self.places:
-                same = same and parameter.leading == output.leading and parameter.kind == "matrix"
-            elif parameter.name != "x":
-                same = parameter.name == "c"
-            if alike and same and parameter.role == "in":
-                return index
-        return -1
+        keys = [self._memory(parameter) for parameter in self.arrays]
+        inputs = [i for i, each in enumerate(self.arrays) if each.role == "in" and keys[i]]
+        return {
+            output: tuple(i for i in inputs if keys[i] == keys[output])
+            for output, each in enumerate(self.arrays) if each.role != "in"
+        }  # fmt: skip
+
+    def _memory(self, parameter: ArrayParameter) -> tuple[Any, ...] | None:
+        """Return what an output and an input have in common that may be one array."""
+        networks = self.places and parameter.kind in ("matrix", "vector")
+        others = parameter is self.output or (parameter.name in ("c", "x") and not parameter.chosen)
+        known = networks if self.places else others
+        if not known or parameter.is_bytes or parameter.name in self.apart:
+            return None
+        of_one = parameter.shape == (1,)  # a call may pass a number
+        return None if of_one else (parameter.type, parameter.order, parameter.shape)
 
     @property
     def positional(self) -> tuple[str, ...]:
@@ -269,7 +278,7 @@ class Parameters(NamedTuple):
     """The parameters of a kernel; ``allocates`` and ``places`` are those of ``Signature``.
 
     ``filled`` are the sizes of the call that cannot be 0.
-    ``apart`` is True if no output may be an input.
+    ``apart`` are the names of outputs that cannot be an input.
     """
 
     arrays: tuple[ArrayParameter, ...]
@@ -277,7 +286,7 @@ class Parameters(NamedTuple):
     scalars: tuple[ScalarParameter, ...] = ()
     places: tuple[str, ...] = ()
     filled: frozenset[Dim] = frozenset()
-    apart: bool = False
+    apart: frozenset[str] = frozenset()
 
 
 #: A function of a spec, and of the formats of its packed operands by their names.

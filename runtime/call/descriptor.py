@@ -33,6 +33,11 @@ class _Packer:
         self.dims: list[Dim] = list((known | {size.name: size for size in bytes_}).values())
         self.least = {p.dim.name: p.least for p in signature.sizes}
         self.numbers = {dim.name: number for number, dim in enumerate(self.dims)}
+        #: For each array, a number that an output and the inputs have that it may be; 0 for none.
+        self.memory = [0] * len(signature.arrays)
+        for output, inputs in signature.shared().items():
+            for index in (output, *inputs) if inputs else ():
+                self.memory[index] = self.memory[index] or min(inputs) + 1
 
     def size(self, size: Size | None) -> tuple[int, int]:
         if size is None:
@@ -66,6 +71,7 @@ class _Packer:
             static.get(parameter.name, 0),
             names.index(offsets) if offsets in names else -1,
             _checked(parameter),
+            self.memory[names.index(parameter.name)],
             len(parameter.shape) if parameter.kind == "tensor" else 0,
             *self.axes(parameter),
             *_plain(parameter),
@@ -97,7 +103,7 @@ def descriptor(
     words = [
         *functions,
         id(np.ndarray), id(tuple), id(PackedMatrix), object.__basicsize__, tuple.__basicsize__,
-        len(arrays), len(packer.dims), len(slots), output, signature.alias,
+        len(arrays), len(packer.dims), len(slots), output,
         int(all(array[-1] for array in arrays)), _made(signature),
     ]  # fmt: skip
     limits = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
@@ -69,28 +69,30 @@ def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) 
         regions(parameter, given, known, _offsets(signature, arrays, parameter))
         for parameter, given in zip(signature.arrays, arrays, strict=True)
     ]
-    may_be, output = signature.alias, signature.arrays.index(signature.output)
+    shared = signature.shared()
     for written, parameter in enumerate(signature.arrays):
         if parameter.role == "in":
             continue
         if len(held[written]) != 1:
-            _check_stack(signature, arrays, written)
+            _check_stack(signature, arrays, written, shared[written])
             continue
         (out,) = held[written]
         for other, inputs in enumerate(held):
-            if other == written or ((written, other) == (output, may_be) and inputs == [out]):
+            if other == written or (other in shared[written] and inputs == [out]):
                 continue
             found = any_overlap(out, inputs)
             if found is not None:
                 _shared(parameter, out, signature.arrays[other], inputs, found)
 
 
-def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) -> None:
+def _check_stack(
+    signature: Signature, arrays: tuple[Any, ...], written: int, shared: Collection[int]
+) -> None:
     """Raise ArgumentError if an output stack shares elements with an input or within itself."""
     output, out = signature.arrays[written], arrays[written]
     for other, parameter in enumerate(signature.arrays):
         given = arrays[other]
-        if other == written or (signature.alias == other and _alike(given, out)):
+        if other == written or (other in shared and _alike(given, out)):
             continue
         items = given if parameter.kind == "sequence" else (given,)
         for item in items:

@@ -36,34 +36,36 @@ def call(
 ) -> None:
     """Run kernel ``name`` on copies of the arrays, then write the results into the outputs."""
     outputs = [i for i, p in enumerate(signature.arrays) if p.role != "in"]
-    output, same = signature.arrays.index(signature.output), _same(signature, checked)
+    same = _same(signature, checked)
     sent: list[Any] = []
     for i, given in enumerate(checked.arrays):
         if isinstance(given, tuple):
             sent.append([(span(memory(item)), 0) for item in given])
-        elif i == output and same is not None:
-            sent.append(Alias(same))
+        elif i in same:
+            sent.append(Alias(same[i]))
         else:
             sent.append(span(memory(given)))
-    # If the call is in place, the runner returns the output in the memory of the input.
-    written = [same if i == output and same is not None else i for i in outputs]
+    # The runner returns an output that is an input in the memory of the input.
+    written = {same.get(i, i): i for i in outputs}
     writable = [i in written for i in range(len(sent))]
     names = [parameter.name for parameter in signature.arrays]
     returned = runner.call(name, sent, checked.sizes, scalars, writable, names=names)
     for i, data in zip(sorted(written), returned, strict=True):
-        target = checked.arrays[output if i == same else i]
+        target = checked.arrays[written[i]]
         if target.size:
             flat = np.frombuffer(data, target.dtype)
             target[...] = strided(flat, target.shape, target.strides)
 
 
-def _same(signature: Signature, checked: Checked) -> int | None:
-    """Return the index of the input that is also the output, None unless the call is in place."""
-    may_be = signature.alias
-    if may_be < 0:
-        return None
-    output, given = checked.arrays[signature.arrays.index(signature.output)], checked.arrays[may_be]
-    return may_be if output.size and address(given) == address(output) else None
+def _same(signature: Signature, checked: Checked) -> dict[int, int]:
+    """Return the indices of outputs that are an input, and of these inputs."""
+    found: dict[int, int] = {}
+    for output, inputs in signature.shared().items():
+        for index in inputs:
+            out, given = checked.arrays[output], checked.arrays[index]
+            if out.size and address(given) == address(out):
+                found.setdefault(output, index)
+    return found
 
 
 def span(array: Array) -> Array:

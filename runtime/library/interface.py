@@ -297,9 +297,10 @@ def _about(
         yield f"{p.symbol}: {_described(p)}{which}{_contents(p, packers)}"
     if member.weights:
         yield f"The weights are compiled in: {', '.join(member.weights)}."
-    if parameters.alias >= 0:
-        other = parameters.arrays[parameters.alias].symbol
-        yield f"{parameters.output.symbol} may be {other} itself."
+    for number, inputs in parameters.shared().items():
+        output, given = parameters.arrays[number], [parameters.arrays[each] for each in inputs]
+        if others := " or ".join(each.symbol for each in given if each.leading == output.leading):
+            yield f"{output.symbol} may be {others} itself."
 
 
 def _described(p: ArrayParameter) -> str:
@@ -361,7 +362,7 @@ def _elements(p: ArrayParameter) -> Expr | None:
     line, lines = (cols, rows) if p.order == "C" else (rows, cols)
     if ZERO in (line, lines):
         return ZERO
-    leading = line if p.leading is None else size_expr(p.leading_slot, p.leading)
+    leading = line if p.leading is None else size_expr(p.leading_symbol, p.leading)
     one = (lines - 1) * leading + line
     if p.kind != "strided" or p.batch_stride == 0 or p.count is None:
         return one

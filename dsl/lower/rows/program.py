@@ -83,7 +83,8 @@ def _passes(plan: RowsPlan) -> tuple[tuple[TileProgram, ...], list[Known]]:
         outputs |= {plan.array(known) for known in made}
         arrays = {plan.array(known): plan.real for known in kept} | _buffers(plan)
         ops = tuple(row_ops(plan, group, kept))
-        tiles.append(tile_of(plan, name, ops, said, arrays, outputs, plan.slots))
+        shared = any(map(plan.in_place, inside))
+        tiles.append(tile_of(plan, name, ops, said, arrays, outputs, plan.slots, shared=shared))
     return tuple(tiles), kept
 
 
@@ -141,16 +142,18 @@ def columns_program(plan: RowsPlan) -> Program:
     lanes, left, start = plan.vector.lanes, plan.cols, ZERO
     outputs = {name for each in plan.passes for name, _ in (*each.stores, *each.ends)}
     rest = "a block of columns", dict[str, str](), outputs, plan.slots
+    shared = any(map(plan.in_place, plan.passes))
     for width in dict.fromkeys((plan.width, 1)):
         count = div(left, width * lanes)
         if count != 0:
             ops = tuple(block_ops(plan, width, None))
-            tile = tile_of(plan, f"columns_{width}", ops, *rest)
+            tile = tile_of(plan, f"columns_{width}", ops, *rest, shared=shared)
             tiles.append(tile)
             nest.append(_blocks(plan, tile, f"block{width}", count, start, width * lanes))
         start, left = start + count * width * lanes, mod(left, width * lanes)
     if left != 0:
-        tile = tile_of(plan, "columns_last", tuple(block_ops(plan, 1, left)), *rest)
+        ops = tuple(block_ops(plan, 1, left))
+        tile = tile_of(plan, "columns_last", ops, *rest, shared=shared)
         tiles.append(tile)
         nest.append(When(left, (Call(tile.name, _places(plan, tile, start)),)))
     return Program(tuple(nest), tuple(tiles))
@@ -180,16 +183,21 @@ def tile_of(
     buffers: Mapping[str, str],
     outputs: Collection[str],
     slots: Iterable[str] = (),
+    *,
+    shared: bool = False,
 ) -> TileProgram:
     """Return a tile of operations. ``buffers`` are arrays besides the plan's, with their types.
 
-    ``slots`` are the names of sizes of the call.
+    ``slots`` are the names of sizes of the call. If ``shared``, results may be in the memory of
+    inputs, and the order of reading and writing matters.
     """
     ops = without_idle_masks(without_unread(made)[0])
     used = pointers_used(walk(ops)) - {op.name for op in walk(ops) if isinstance(op, StackBuffer)}
     arrays = {name: operand.type for name, operand in plan.operands.items()} | dict(buffers)
     parameters = [
-        Parameter(name, "out" if name in outputs or name.rstrip("_") in outputs else "in", type_)
+        Parameter(name, "out", type_, shared and name in plan.operands)
+        if name in outputs or name.rstrip("_") in outputs
+        else Parameter(name, "in", type_)
         for name, type_ in arrays.items()
         if name in used
     ]

@@ -49,6 +49,7 @@ class Lanes:
         self.made: dict[Expression, Argument] = {}
         self.moved = plan.moved
         self.elements: dict[Expression, Argument] = {}
+        self.shared: tuple[Expression, ...] = ()
 
     def of(self, expression: Expression) -> Argument:
         """Return the value of an expression."""
@@ -77,7 +78,12 @@ class Lanes:
         return how.of(self.emitter.builder, self.of(reduction.expression))
 
     def hold(self, each: Pass) -> None:
-        """Compute and store the values that a pass holds for later passes."""
+        """Compute and store the values that a pass holds for later passes.
+
+        Before the first store of the pass, all leaves are read that may be in the memory of a
+        result.
+        """
+        self.shared = self.plan.shared(each)
         for held, expression in each.holds:
             self.made[held] = self.of(expression)
             self.emitter.stage(f"store{self.place}")
@@ -104,6 +110,9 @@ class Lanes:
 
         Integers have the range of ``type_`` already.
         """
+        for leaf in self.shared:
+            if leaf not in self.made:
+                self.element(leaf)
         address = self._address(base)
         if isinstance(found, int) or (isinstance(found, Value) and found.element == "s32"):
             src = self.emitter.register(found)

@@ -93,6 +93,7 @@ class Cutter:
         self.ends = {id(result) for result in self.results}
         parameters = signature(spec)
         self.outputs = [Name(parameters.array(name).symbol) for name in spec.names]
+        self.strides = dict(zip(self.outputs, spec.steps, strict=True))
         self.users: dict[int, list[Expression]] = {id(node): [] for node in self.nodes}
         for node in self.nodes:
             for arg in arguments(node):
@@ -177,7 +178,7 @@ class Cutter:
     def _copied(self, node: Expression) -> Placed:
         """Return where a copy of a value without gaps is; add the stage if there is none."""
         if id(node) not in self.copies:
-            made, buffer = self._output(node) or self._buffer(node)
+            made, buffer = self._output(node, gaps=False) or self._buffer(node)
             self._elements(node, made, buffer, known=True)
             self.copies[id(node)] = made
         return self.copies[id(node)]
@@ -475,8 +476,7 @@ class Cutter:
     def _result(self, node: Expression, output: Name) -> None:
         """Add the stage that writes a result of the network, if no stage does so yet."""
         assert node.tensor is not None
-        shape = node.tensor.shape
-        target = Placed(output, node.tensor.type, shape, tight(exprs_of(shape)))
+        target = self._array(node, output)
         known = id(node) in self.values or isinstance(node, View | Product | Join | Take | Count)
         if known:
             self.place(node)
@@ -489,15 +489,29 @@ class Cutter:
         """Return where a stage writes ``node``: the array of a result, or a new buffer."""
         return self._output(node) or self._buffer(node, self._order(node))
 
-    def _output(self, node: Expression) -> tuple[Placed, None] | None:
-        """Return the array of the result that ``node`` is, or becomes in another shape."""
+    def _output(self, node: Expression, *, gaps: bool = True) -> tuple[Placed, None] | None:
+        """Return the array of the result that ``node`` is, or becomes in another shape.
+
+        Return None if there is none, or only one with ``gaps`` that are not wanted.
+        """
         assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):
             if _reshaped(result) is node and output not in self.written:
+                found = self._array(node, output)
+                if self.strides[output] is not None:
+                    fits = gaps and result is node and matrix_order(found) is not None
+                    if not fits:
+                        continue  # a last stage copies the result into rows with gaps
                 self.written.add(output)
-                steps = tight(exprs_of(node.tensor.shape))
-                return Placed(output, node.tensor.type, node.tensor.shape, steps), None
+                return found, None
         return None
+
+    def _array(self, node: Expression, output: Name) -> Placed:
+        """Return the array of a result, in the shape of ``node``."""
+        assert node.tensor is not None
+        type_, shape = node.tensor
+        steps = self.strides[output]
+        return Placed(output, type_, shape, exprs_of(steps) if steps else tight(exprs_of(shape)))
 
     def _order(self, node: Expression) -> tuple[int, ...] | None:
         """Return the order of axes in memory for which a later transposition has no gaps."""

@@ -151,11 +151,11 @@ class Elements:
             inputs[placed] = Input(f"in{number - 1}", placed.type, shape, strides)
             names.append(f"in{number - 1}_")
         expression = self._inner(inputs, (height, width), down=down)
-        spec = Network(tuple(inputs.values()), (expression,))
         step = rows.steps[0]
         line = cols.size if cols.steps[0] != 0 else ONE
-        leading = None if step in (0, line) else self.sizes.of(step)
-        plan = plan_rows(spec, self.schedule, self.machine, leading)
+        gaps = () if step in (0, line) else ((self.sizes.of(step), 1),)
+        spec = Network(tuple(inputs.values()), (expression,), strides=gaps)
+        plan = plan_rows(spec, self.schedule, self.machine)
         offsets = tuple(value.offset for value in self.values)
         loops, shifts = outer_loops(outer, tuple(names), offsets)
         operands = dict(zip(names, (value.name for value in self.values), strict=True))

@@ -110,6 +110,10 @@ class Cut:
     before: tuple[tuple[Known, Expression], ...]
     passes: tuple[Pass, ...]
 
+    def whole(self, node: Expression) -> bool:
+        """Return True if ``node`` may be in the memory of a result."""
+        return self.grid.whole(node, columns=self.columns)
+
 
 def cut(
     results: Mapping[str, Expression], can_hold: Callable[[int], bool] = lambda count: True
@@ -174,7 +178,7 @@ class _Cutter:
         self.held: list[int] = []
         for result in self.results:
             if self._varies(result):
-                self.needed[id(result)].add(self._stored_in(result))
+                self.needed[id(result)].add(self.last)  # it may be in the memory of an input
         for node in reversed(self.nodes):
             if self._reduces(node):
                 assert isinstance(node, Reduce)
@@ -188,10 +192,6 @@ class _Cutter:
                 passes = {min(passes)}
             for arg in node.args:
                 self.needed[id(arg)] |= passes
-
-    def _stored_in(self, result: Expression) -> int:
-        """Return the pass that stores a result: the last, since it may overwrite an input."""
-        return self.last if self.grid.of(result) == Place.FULL else self.levels[id(result)]
 
     def _ends_in(self, result: Expression) -> int:
         """Return the pass after which a result with one element a row is known."""
@@ -254,7 +254,7 @@ class _Cutter:
         stores, ends = [], []
         after = _Rewriting(self, knowns, helds, index + 1)
         for name, result in zip(self.names, self.results, strict=True):
-            if self._varies(result) and self._stored_in(result) == index:
+            if self._varies(result) and index == self.last:
                 stores.append((name, inside.of(result)))
             elif not self._varies(result) and self._ends_in(result) == index:
                 ends.append((name, after.of(result)))

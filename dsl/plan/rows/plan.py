@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 
 from sympy import Expr
 
@@ -11,13 +11,12 @@ from tilewright.errors import PlanError, ScheduleError
 from tilewright.ir.stages import STACK_BYTES
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
-from tilewright.spec.expression.nodes import Call, Expression, Number
+from tilewright.spec.expression.nodes import Call, Expression, Number, every_node
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.places import Place
 from tilewright.spec.network.value import Network, slot
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature, symbol_of
-from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, size_expr, value
 
@@ -136,6 +135,31 @@ class RowPasses:
             return self.cut.grid.of(leaf) in (Place.FULL, Place.COLUMN)
         return isinstance(leaf, Held)
 
+    def shared(self, each: Pass) -> tuple[Expression, ...]:
+        """Return the leaves of a pass that may be in the memory of a result that it writes."""
+        made = [self.held[held.number] for held, _ in each.holds]
+        written = {self.operands[self.symbol(name)].type for name, _ in each.stores}
+        written |= {self.real for name in made if name}
+        before = {held for held, _ in each.holds}
+
+        def may(node: Expression) -> bool:
+            if isinstance(node, Held):
+                return node not in before and self.held[node.number] != ""
+            return isinstance(node, Input) and node.type in written and self.cut.whole(node)
+
+        return tuple(dict.fromkeys(node for node in every_node(each.visits) if may(node)))
+
+    def in_place(self, each: Pass) -> bool:
+        """Return True if the order of reading and writing matters for results in place.
+
+        It does if what a pass reads for one value may be in the memory where it stores another.
+        """
+        stored = {id(made) for _, made in (*each.holds, *each.stores)}
+        inputs = {node for node in self.shared(each) if isinstance(node, Input)}
+        return any(
+            inputs.intersection(every_node((made,))) and stored - {id(made)} for made in each.visits
+        )
+
     def unroll(self, each: Pass) -> int:
         """Return how many adjacent vectors have partial results of their own."""
         return min(self._trip(len(each.reductions)), PARTIAL // self.vector.lanes)
@@ -157,8 +181,7 @@ class RowPasses:
 class RowsPlan(RowPasses, Decided):
     """Every choice for a row program.
 
-    ``work`` has the number of elementary operations of each pass for one column. ``leading`` is the
-    row stride of the results, None if they have no gaps.
+    ``work`` has the number of elementary operations of each pass for one column.
     """
 
     spec: Network
@@ -166,7 +189,6 @@ class RowsPlan(RowPasses, Decided):
     decisions: tuple[Decision, ...] = ()
     rows: Expr
     work: tuple[int, ...]
-    leading: Size | None = None
 
     @property
     def parallel(self) -> bool:
@@ -277,17 +299,11 @@ class RowsPlan(RowPasses, Decided):
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of all sizes that are known only at the call."""
-        names = [name for name, _ in self.spec.runtime_sizes()]
-        return (*names, *([slot(self.leading)] if isinstance(self.leading, Dim) else []))
+        return tuple(name for name, _ in self.spec.runtime_sizes())
 
 
-def plan_rows(
-    spec: Network, schedule: Schedule, target: Target, leading: Size | None = None
-) -> RowsPlan:
-    """Return the plan of the row program ``spec``.
-
-    ``leading`` is the row stride of the results, None if they have no gaps.
-    """
+def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
+    """Return the plan of the row program ``spec``."""
     parameters = signature(spec)
     real = spec.real
     vector = widest(target, real)
@@ -301,17 +317,14 @@ def plan_rows(
         found = cut(results, lambda count: _may_hold(count, columns, real))
     cols = size_expr(slot(columns), columns)
     rows = size_expr(slot(found.grid.rows), found.grid.rows)
-    arrays = [
-        each if each.role == "in" else replace(each, leading=leading) for each in parameters.arrays
-    ]
-    operands = {each.symbol: _operand(each, found) for each in arrays}
+    operands = {each.symbol: _operand(each, found) for each in parameters.arrays}
     held = _held(found, spec)
     work = tuple(
         operations(each.visits, wide=real == "f64") + len(each.reductions) for each in found.passes
     )
     plan = RowsPlan(
         spec=spec, schedule=schedule, target=target, cut=found, real=real, rows=rows, cols=cols,
-        operands=operands, vector=vector, held=held, tile=schedule.tile, work=work, leading=leading,
+        operands=operands, vector=vector, held=held, tile=schedule.tile, work=work,
     )  # fmt: skip
     object.__setattr__(plan, "decisions", tuple(_decisions(plan)))
     return plan
@@ -336,14 +349,12 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
         name
         for name, expression in found.passes[-1].stores
         if expression.tensor is not None and expression.tensor.type in ("f32", "f64")
-        and found.grid.rows is not None
     ]  # fmt: skip
     places: list[str] = []
     reading = [
         index
         for index, each in enumerate(found.passes)
-        for node in each.inputs()
-        if id(node) in found.grid.places and found.grid.of(node) == Place.FULL
+        if any(found.whole(node) for node in each.inputs())
     ]
     for index, each in enumerate(found.passes):
         reads = index < max(reading, default=-1)
@@ -370,13 +381,6 @@ def _operand(array: ArrayParameter, found: Cut) -> Operand:
     rows, cols = (1, 1, *array.shape)[-2:] if len(array.shape) == 2 else (1, array.shape[0])
     if len(array.shape) == 1 and not found.columns and _is_per_row(array, found):
         rows, cols = array.shape[0], 1
-    if array.order == "F":
-        raise PlanError(
-            f"{array.name} is read along its columns, whose elements do not follow each other",
-            got=f"strides {array.leading}",
-            expected="strides (rows, 1)",
-            hint="a copy of the array, or tw.Transpose",
-        )
     line = size_expr(slot(cols), cols)
     leading = line if array.leading is None else size_expr(slot(array.leading), array.leading)
     steps = {"m": ZERO if rows == 1 else leading, "n": ZERO if cols == 1 else ONE}

@@ -32,6 +32,16 @@ class Grid:
         """Return the place of a node. It must be a node for which ``grid_of`` found the place."""
         return self.places[id(node)]
 
+    def whole(self, node: Expression, *, columns: bool) -> bool:
+        """Return True if a node has an element for each row and column, and passes visit it.
+
+        Passes visit columns, or rows if the network reduces ``columns``. The last one stores such a
+        result, which may be in the memory of an input.
+        """
+        one, along = (self.cols, Place.ROW) if columns else (self.rows, Place.COLUMN)
+        place = self.of(node)
+        return place == Place.FULL or (one == 1 and place == along)
+
 
 def grid_of(nodes: Iterable[Expression]) -> Grid | None:
     """Return the grid of a network with these nodes, arguments first; None if there is none.

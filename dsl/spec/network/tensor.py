@@ -10,7 +10,7 @@ from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from ..quantized import Quantized
-from ..sizes import Size, call_text, check_extent, check_size
+from ..sizes import Size, call_text, check_extent, check_size, most_of
 from ..types import ITEMSIZE, DTypeLike, TypeName, type_name
 
 #: The largest number of axes of a tensor.
@@ -71,7 +71,10 @@ class Tensor:
                 "the elements of a tensor follow each other along one axis",
                 got=f"strides {steps}",
                 expected="a stride of 1",
+                hint="the whole array, of which the function takes x[:, ::2]",
             )
+        if steps is not None and len(sizes) == 2:
+            _check_rows(sizes, steps)
         check_extent(sizes, 8 if isinstance(found, Quantized) else ITEMSIZE[found], "a tensor")
         object.__setattr__(self, "type", found)
         object.__setattr__(self, "shape", sizes)
@@ -80,6 +83,21 @@ class Tensor:
     def __repr__(self) -> str:
         options = {"strides": (self.strides, None)}
         return call_text("Tensor", [self.type, self.shape], options)
+
+
+def _check_rows(sizes: tuple[Size, ...], steps: tuple[Size, ...]) -> None:
+    """Raise SpecError if rows of a matrix share elements; columns, if these are contiguous."""
+    turned = steps[0] == 1 != steps[1]
+    what, line, step = ("column", sizes[0], steps[1]) if turned else ("row", sizes[1], steps[0])
+    least = line if isinstance(line, int) else 1
+    if most_of(step) < least:
+        repeated = (1, sizes[1]) if what == "row" else (sizes[0], 1)
+        raise SpecError(
+            f"{what}s of a tensor share elements",
+            got=f"strides {steps} of shape {sizes}",
+            expected=f"{least} elements or more from one {what} to the next",
+            hint=f"shape {repeated}, which broadcasts" if step == 0 else "no strides",
+        )
 
 
 def _sizes(given: Any, name: str, what: str) -> tuple[Size, ...]:

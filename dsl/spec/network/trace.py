@@ -14,6 +14,7 @@ from tilewright.keywords import spelled
 from ..expression.nodes import Expression
 from ..expression.tensors import Input
 from ..quantized import Quantized
+from ..sizes import Size
 from .tensor import Tensor
 from .value import Network
 from .views import given_shape
@@ -69,7 +70,9 @@ class NetworkFunction:
             For each argument of the function a ``tw.Tensor``, or a dict of weights: names with
             arrays or Tensors, of which types and shapes count. The function reads the weight ``up``
             of ``w={"up": array}`` as ``w.up``. Other values, for example numbers, are passed to the
-            function as they are.
+            function as they are. ``out`` is no argument of the function, but a Tensor with the
+            strides of the result, or for several results a tuple with a Tensor or None for each.
+            Without it, results have no gaps.
 
         Returns
         -------
@@ -93,7 +96,7 @@ class NetworkFunction:
         if not results:
             self._refuse("the function returns nothing", given)
         inputs = tuple(each for each in passed.values() if isinstance(each, Input))
-        made = Network(inputs, results, several)
+        made = Network(inputs, results, several, self._strides(results, several, given))
         made.check_told()
         for space in passed.values():
             if isinstance(space, Weights):
@@ -108,8 +111,47 @@ class NetworkFunction:
             if name not in given and parameter.default is Parameter.empty:
                 self._refuse(f"{name} is missing", given)
         for name in given:
-            if name not in self.signature.parameters:
+            if name not in (*self.signature.parameters, "out"):
                 self._refuse(f"there is no argument {name!r}", given)
+
+    def _strides(
+        self, results: tuple[Expression, ...], several: bool, given: Mapping[str, Any]
+    ) -> tuple[tuple[Size, ...] | None, ...]:
+        """Return the strides that ``out`` declares for the results; () if it declares none."""
+        declared = None if "out" in self.signature.parameters else given.get("out")
+        if declared is None:
+            return ()
+        each = declared if several else (declared,)
+        if not isinstance(each, tuple | list) or len(each) != len(results):
+            raise SpecError(
+                f"{self.name}.of: out has a tw.Tensor or None for each result",
+                got=declared,
+                expected=f"a tuple with {len(results)}",
+            )
+        found = tuple(self._declared(*pair) for pair in zip(each, results, strict=True))
+        return found if any(found) else ()
+
+    def _declared(self, tensor: Any, result: Expression) -> tuple[Size, ...] | None:
+        """Return the strides of a result that ``tensor`` declares; SpecError if it does not fit."""
+        if tensor is None:
+            return None
+        assert result.tensor is not None
+        right = Tensor(*result.tensor)
+        if not isinstance(tensor, Tensor) or (tensor.type, tensor.shape) != tuple(result.tensor):
+            raise SpecError(
+                f"{self.name}.of: out is not the result's tensor",
+                got=tensor,
+                expected=f"{right!r}, with strides",
+                hint="x.astype(type) in the function for another type",
+            )
+        if tensor.strides and tensor.strides[-1] != 1:
+            raise SpecError(
+                f"{self.name}.of: the rows of a result are contiguous",
+                got=tensor,
+                expected="strides (step, 1)",
+                hint="a function that returns the transposed result, and kernel(..., out=array.T)",
+            )
+        return tensor.strides if len(tensor.shape) == 2 else None  # others have no gaps
 
     def _passed(self, name: str, value: Any) -> Any:
         """Return what the function gets for an argument."""

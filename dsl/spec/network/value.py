@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -20,7 +20,7 @@ from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, dims_of, sizes_word
 from .folded import Folding
-from .places import is_row_program
+from .places import grid_of, is_row_program, reduces_columns
 from .tensor import Tensor
 
 #: A part of a printed network that is used twice gets a name if it has more characters.
@@ -46,6 +46,8 @@ class Network(Spec):
         The computed tensors.
     several : bool
         True if a call returns a tuple.
+    strides : tuple
+        The strides of each result, None for one without gaps; () if no result has gaps.
 
     Examples
     --------
@@ -61,6 +63,7 @@ class Network(Spec):
     inputs: tuple[Input, ...]
     results: tuple[Expression, ...]
     several: bool = False
+    strides: tuple[tuple[Size, ...] | None, ...] = ()
 
     def __post_init__(self) -> None:
         for each in self.inputs:
@@ -84,7 +87,28 @@ class Network(Spec):
         made |= {space: (weights, None) for space, weights in spaces.items()}
         names = list(made)
         body = text_of(self.results, several=self.several, taken=names, shared=SHARED)
+        made |= {"out": (self.declared, None)} if self.strides else {}
         return f"network(lambda {', '.join(names)}: {body}){call_text('.of', [], made)}"
+
+    def canonical(self, text: Callable[[Any], str]) -> str:
+        """Return a text that only equal networks have, made of the ``text`` of each part."""
+        parts = [f"{name}={text(getattr(self, name))}" for name in ("inputs", "results", "several")]
+        parts += [f"strides={text(self.strides)}"] if self.strides else []
+        return f"Network({','.join(parts)})"
+
+    @property
+    def declared(self) -> object:
+        """What ``of`` takes as ``out``: a Tensor, or a tuple with one, or None, for each result."""
+        made = [
+            None if steps is None or result.tensor is None else Tensor(*result.tensor, steps)
+            for result, steps in zip(self.results, self.steps, strict=True)
+        ]
+        return tuple(made) if self.several else made[0]
+
+    @property
+    def steps(self) -> tuple[tuple[Size, ...] | None, ...]:
+        """The strides of each result, None for one without gaps."""
+        return self.strides or (None,) * len(self.results)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -113,16 +137,32 @@ class Network(Spec):
         """True if the network has more than one loop over rows, or over columns.
 
         It then has products, views, joins, weights or more than two axes, reduces along both axes,
-        or its tensors do not broadcast to one shape.
+        its tensors do not broadcast to one shape, or an input has contiguous columns.
         """
         axes = set[tuple[int, int]]()
         for node in every_node(self.results):
             shape = () if node.tensor is None else node.tensor.shape
-            if isinstance(node, _OF_STAGES) or len(shape) > 2:
+            turned = isinstance(node, Input) and node.strides is not None and node.strides[-1] != 1
+            if turned or isinstance(node, _OF_STAGES) or len(shape) > 2:
                 return True
             if isinstance(node, Reduce):
                 axes.add((node.args[0].ndim, node.axis))
         return ((2, -2) in axes and len(axes) > 1) or not is_row_program(self.results)
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The names of results that cannot be in the memory of an input.
+
+        A stage may write a result while later stages read the input. Of several results, those
+        with an element for each row are written before the last pass reads the inputs.
+        """
+        nodes = list(every_node(self.results))
+        if self.staged or (grid := grid_of(nodes)) is None:
+            return frozenset(self.names)
+        if len(self.results) == 1:
+            return frozenset()
+        columns, pairs = reduces_columns(nodes), zip(self.names, self.results, strict=True)
+        return frozenset(name for name, one in pairs if not grid.whole(one, columns=columns))
 
     def products_of(self, weight: Weight) -> tuple[Product, ...]:
         """Return the products that use a packed weight."""
@@ -220,6 +260,8 @@ class Network(Spec):
             for size in (*each.shape, *(each.strides or ())):
                 if isinstance(size, Dim):
                     yield size.name, size
+        for steps in self.strides:
+            yield from ((size.name, size) for size in dims_of(steps or ()))
         for node in every_node(self.results):
             for size in dims_of(_own_sizes(node)):
                 yield size.name, size
@@ -354,11 +396,11 @@ def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
     weights = spec.folded.weights
     inputs += [_weight(one, formats.get(one.name), one in packed) for one in weights]
     results = []
-    for name, result in zip(spec.names, spec.results, strict=True):
+    for name, result, steps in zip(spec.names, spec.results, spec.steps, strict=True):
         assert result.tensor is not None
-        results.append(_tensor(name, result.tensor.type, result.tensor.shape, None, "out"))
+        results.append(_tensor(name, result.tensor.type, result.tensor.shape, steps, "out"))
     places = tuple(each.name for each in (*inputs, *results[:1]))
-    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.staged)
+    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.apart)
 
 
 def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
