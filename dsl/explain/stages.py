@@ -57,9 +57,7 @@ def times(facts: Sequence[StageFacts], measured: Measured | None) -> Iterator[tu
         yield (*row, *taken[number]) if taken else row
 
 
-def _measured(
-    facts: Sequence[StageFacts], seconds: Sequence[float]
-) -> Iterator[tuple[str, str]]:
+def _measured(facts: Sequence[StageFacts], seconds: Sequence[float]) -> Iterator[tuple[str, str]]:
     """Yield titles, the measured time and share of each stage, and the time of all stages."""
     yield "measured", "share"
     for program, stages in groupby(facts, attrgetter("program")):

@@ -20,7 +20,6 @@ from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.estimate.rows import estimate_rows
-from tilewright.plan.loops import Decided
 from tilewright.plan.network.blocks import numbers_of
 from tilewright.plan.network.step import Step
 from tilewright.plan.routine import Routine, Row, StageFacts, register, routine_of

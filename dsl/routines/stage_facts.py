@@ -126,7 +126,7 @@ def _nbytes(array: ArrayParameter, dims: Mapping[str, int]) -> int:
     def known(size: Size) -> int:
         return size.at(dims) if isinstance(size, Dim) else size
 
-    shape = [known(size) for size in array.shape if isinstance(size, int | Dim)]
+    shape = [known(size) for size in array.shape]
     if array.quantized is not None:
         return _stored(array.quantized, *shape)
     return prod(shape) * array.itemsize
