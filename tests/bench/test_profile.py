@@ -28,7 +28,7 @@ JOINED = tw.Stages(tw.Stage("up down", rows=16))
 
 def table(text: str, title: str) -> dict[str, list[str]]:
     """The rows of a table in an explanation, by their first cell: the cells after it."""
-    lines = text.split(f"\n{title}")[1].split("\n\n")[0].splitlines()[1:]
+    lines = text.split(f"\n{title}")[1].split("\n\n", maxsplit=1)[0].splitlines()[1:]
     cells = [[cell.strip() for cell in line.strip().split("  ") if cell] for line in lines]
     return {row[0]: row[1:] for row in cells}
 
