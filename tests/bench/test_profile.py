@@ -16,7 +16,7 @@ ROWS, KIB = 32, 1024
 
 
 @tw.network
-def perceptron(x, w):  # type: ignore[no-untyped-def]
+def perceptron(x, w):
     return nn.softmax(tw.relu(x @ w.up) @ w.down)
 
 
