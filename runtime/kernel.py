@@ -571,7 +571,7 @@ class Kernel(CallableKernel):
 
         Examples
         --------
-        >>> gram = tw.network(lambda x: nn.softmax(x @ x.T))
+        >>> gram = tw.network(lambda x: tw.nn.softmax(x @ x.T))
         >>> net = tw.compile(gram.of(x=tw.Tensor("f32", (8, 8))))
         >>> [stage.names for stage in net.profile(seconds=0.01)]
         [('product0',), ('softmax0',)]

@@ -54,6 +54,14 @@ class StageTime:
         Bytes read and written, in GB per second.
     read, written : int
         Bytes of the inputs, weights and tensors of other stages. Each byte counts once.
+
+    Examples
+    --------
+    >>> gram = tw.network(lambda x: tw.relu(x @ x.T))
+    >>> net = tw.compile(gram.of(x=tw.Tensor("f32", (8, 8))))
+    >>> (stage,) = net.profile(seconds=0.01)
+    >>> stage.names, stage.share, stage.read, stage.written
+    (('product0',), 1.0, 256, 256)
     """
 
     names: tuple[str, ...]
@@ -79,7 +87,7 @@ class Profile(Sequence[StageTime]):
 
     Examples
     --------
-    >>> double = tw.network(lambda x, w: nn.softmax(x @ w.up))
+    >>> double = tw.network(lambda x, w: tw.nn.softmax(x @ w.up))
     >>> up = tw.Tensor("f32", (64, 64))
     >>> net = tw.compile(double.of(x=tw.Tensor("f32", (tw.dim("rows"), 64)), w={"up": up}))
     >>> profile = net.profile(seconds=0.01, rows=16)
