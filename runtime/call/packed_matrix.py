@@ -160,7 +160,7 @@ class PackedMatrix:
         ArgumentError
             The format is not quantized.
         """
-        from tilewright.plan.formats.quantized_b import QuantizedFormat
+        from tilewright.plan.formats.low_bit import QuantizedFormat
         from tilewright.runtime.quantized.packed import dequantized
 
         form = _format(self.format)
