@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from .runtime.bench.peak import peak
+    from .runtime.bench.profile import Profile, StageTime
     from .runtime.bench.timing import Timing
     from .runtime.calibrate.run import Calibrated, calibrate
     from .runtime.call.packed_matrix import PackedMatrix
@@ -85,6 +86,7 @@ __all__ = [
     "PackedMatrix",
     "PackedWeights",
     "PlanError",
+    "Profile",
     "Quantize",
     "QuantizeRows",
     "Quantized",
@@ -93,6 +95,7 @@ __all__ = [
     "ScheduleError",
     "SpecError",
     "Stage",
+    "StageTime",
     "Stages",
     "Strided",
     "TargetError",
@@ -163,6 +166,7 @@ _HOMES = {
     **dict.fromkeys(("Library", "library"), "runtime.library.make"),
     "matmul": "runtime.matmul.product",
     **dict.fromkeys(("PackedB", "pack"), "runtime.matmul.constant"),
+    **dict.fromkeys(("Profile", "StageTime"), "runtime.bench.profile"),
     "Timing": "runtime.bench.timing",
     "peak": "runtime.bench.peak",
     **dict.fromkeys(("Calibrated", "calibrate"), "runtime.calibrate.run"),

@@ -51,12 +51,16 @@ VERSION = "0.1.0"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to generate one kernel: its name, spec, schedule and target."""
+    """A request to generate one kernel: its name, spec, schedule and target.
+
+    If ``stamped``, each call notes the time before each stage, and after the last one.
+    """
 
     name: str
     spec: Spec
     schedule: Schedule
     target: Target
+    stamped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +132,19 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> Any:
     return routine_for(spec).plan(spec, schedule, target)
 
 
-def program_for(plan: Decided) -> Program:
-    """Return the program of a plan, after ``verified`` has checked it."""
-    return verified(lowered(plan), plan.spec, plan.target)
+def program_for(plan: Decided, *, stamped: bool = False) -> Program:
+    """Return the program of a plan, after ``verified`` has checked it.
+
+    If ``stamped``, it notes the time between the stages.
+    """
+    return verified(lowered(plan, stamped=stamped), plan.spec, plan.target)
 
 
-def lowered(plan: Decided) -> Program:
+def lowered(plan: Decided, *, stamped: bool = False) -> Program:
     """Return the program of a plan, not yet verified, with only accesses that the target has."""
     routine = routine_of(plan)
-    program = configured(in_order(routine.stages(plan)), keeps=routine.keeps)
+    joint = in_order(routine.stages(plan), stamped=stamped)
+    program = configured(joint, keeps=routine.keeps)
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )
@@ -256,6 +264,7 @@ def _generated(
         shared=any(fork.shared for kernel in kernels for fork in kernel.forks),
         cut=any(part.split for kernel in kernels for fork in kernel.forks for part in fork.parts),
         streaming=_streaming(kernels),
+        stamped=any(kernel.program.stamps for kernel in kernels),
     )
     return Source(folded(text), tuple(map(_defined, kernels)))
 
@@ -308,7 +317,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     plan = plan_for(request.spec, request.schedule, request.target)
     routine = routine_of(plan)
     static = routine.static_offsets(plan)
-    program = program_for(plan)
+    program = program_for(plan, stamped=request.stamped)
     program = joined(program) if request.target.mode is None else apart(program)
     program = in_regions(program)
     parameters = signature(request.spec, formats_of(request.spec, request.target))

@@ -68,6 +68,7 @@ class _Job(NamedTuple):
     name: str
     tuned: Winner | None
     edited: Edited | None
+    stamped: bool
 
 
 @spelled(ArgumentTypeError)
@@ -154,14 +155,19 @@ def compile_many(
 
 
 def build_many(
-    requests: Iterable[Any], flags: Sequence[str] = (), edited: Edited | None = None
+    requests: Iterable[Any],
+    flags: Sequence[str] = (),
+    edited: Edited | None = None,
+    *,
+    stamped: bool = False,
 ) -> list[Kernel]:
     """Return the kernels of ``requests`` as ``compile_many`` does, with further arguments.
 
     ``flags`` are appended to the C compiler's usual options. ``edited`` is C that replaces the
-    generated C; it needs a single request.
+    generated C; it needs a single request. If ``stamped``, the kernels note the times of their
+    stages.
     """
-    jobs = [_job(*_completed(request), tuple(flags), edited) for request in requests]
+    jobs = [_job(*_completed(request), tuple(flags), edited, stamped) for request in requests]
     entries: dict[str, cache.Entry] = {}
     missing: dict[tuple[str, str], dict[str, _Job]] = {}
     for job in jobs:
@@ -223,9 +229,16 @@ def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
     return made(*parts, tuned=job.tuned, edited=job.edited)
 
 
-def _again(spec: Spec, schedule: Schedule, target: str, edited: Edited | None = None) -> Kernel:
+def _again(
+    spec: Spec,
+    schedule: Schedule,
+    target: str,
+    edited: Edited | None = None,
+    *,
+    stamped: bool = False,
+) -> Kernel:
     """Compile a kernel that is unpickled, or that another kernel needs, for example to pack B."""
-    return build_many([(spec, schedule, target)], edited=edited)[0]
+    return build_many([(spec, schedule, target)], edited=edited, stamped=stamped)[0]
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -254,7 +267,12 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
 
 
 def _job(
-    spec: Any, schedule: Any, target: Any, flags: tuple[str, ...], edited: Edited | None
+    spec: Any,
+    schedule: Any,
+    target: Any,
+    flags: tuple[str, ...],
+    edited: Edited | None,
+    stamped: bool,
 ) -> _Job:
     given = schedule
     spec, schedule = checked(spec, schedule)
@@ -268,10 +286,12 @@ def _job(
         schedule = schedule if tuned is None else tuned.schedule
     parts = ["kernel", *texts, canonical(schedule), resolved.name, means]
     parts += ["edited", edited.text] if edited else []
+    parts += ["stamped"] if stamped else []
     named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]), *flags)
     name = edited.name if edited else kernel_name(spec, resolved.name, key)
-    return _Job(spec, schedule, parameters, resolved, means, flags, key, name, tuned, edited)
+    own = key, name, tuned, edited, stamped
+    return _Job(spec, schedule, parameters, resolved, means, flags, *own)
 
 
 def stored_winner(spec: Spec, target: str, texts: Sequence[str] | None = None) -> Winner | None:
@@ -385,7 +405,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         # An edited file began as the output of ``own_file``, so its C is compared with that.
         written = own_file if jobs[0].edited else generate
         made = [
-            written([Request(job.name, job.spec, job.schedule, target) for job in part])
+            written([Request(j.name, j.spec, j.schedule, target, j.stamped) for j in part])
             for part in parts
         ]
     built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)

@@ -32,6 +32,7 @@ from .pickled import parts
 
 if TYPE_CHECKING:
     from tilewright.plan.loops import Decided
+    from tilewright.runtime.bench.profile import Profile
     from tilewright.runtime.bench.timing import Timing
     from tilewright.runtime.call.packed_matrix import PackedMatrix
     from tilewright.runtime.call.packed_weights import PackedWeights
@@ -183,16 +184,10 @@ class Kernel(CallableKernel):
         changed = difference(generated, self.edited)
         if not measure:
             return changed
-        from tilewright.runtime.bench.timing import compare
+        from tilewright.runtime.bench.explained import compared
 
         self._native("measuring")
-        found = compare(self._remake(*self._said()), self)
-        low, high = found.quartiles
-        return (
-            f"{changed}\n\ngenerated {found.first * 1e9:.1f} ns a call, edited"
-            f" {found.second * 1e9:.1f} ns: {found.ratio:.3f} times as fast"
-            f" ({low:.3f} to {high:.3f})"
-        ).lstrip("\n")
+        return f"{changed}\n\n{compared(self._again(), self)}".lstrip("\n")
 
     @property
     def library(self) -> Path:
@@ -301,8 +296,7 @@ class Kernel(CallableKernel):
         Raises
         ------
         SpecError
-            The kernel has no size of this name, or ``measure`` is True and the kernel is no
-            product.
+            No size has this name, or ``measure`` is True for no product or network with stages.
         TargetError
             ``measure`` is True and the kernel is emulated.
 
@@ -312,39 +306,11 @@ class Kernel(CallableKernel):
         >>> kernel.explain().splitlines()[0]
         'gemm      C = A B, f32'
         """
-        from tilewright.generate import explain_plan
+        from tilewright.runtime.bench.explained import explained
 
-        threads = self._threads()
-        given = given_sizes(self.spec, sizes)
-        edited = (
-            ""
-            if self.edited is None
-            else f"edited     {self.edited.path}; this is the generated C's plan\n"
-        )
-        if not measure:
-            return edited + explain_plan(self.plan, given) + threads
-        if not isinstance(self.spec, Gemm):
-            hint = "kernel.explain() without measure, and kernel.bench()"
-            raise SpecError("an estimate is of products", got=self.spec, hint=hint)
-        from tilewright.explain.estimates import Measured
-        from tilewright.runtime.bench.timing import bench
-
-        self._native("measuring")
-        timing = bench(self, sizes=given)
-        assert timing.of_peak is not None, "a product has a peak"
-        measured = Measured(timing.median, timing.of_peak)
-        return edited + explain_plan(self.plan, given, measured) + threads
-
-    def _threads(self) -> str:
-        """Return text on the threads that run the kernel's parallel loops; "" if it has none."""
-        if self.emulated is not None or "run_parallel(" not in self.source:
-            return ""
-        from textwrap import fill
-
-        from tilewright.runtime.threads.words import choice
-
-        text = fill(f"  {choice()}", 100, subsequent_indent=" " * 12, break_on_hyphens=False)
-        return f"\n\nThreads here\n{text}"
+        if measure:
+            self._native("measuring")
+        return explained(self, given_sizes(self.spec, sizes), measure=measure)
 
     def _repr_html_(self) -> str:
         """Return a description of the kernel in HTML, which notebooks show.
@@ -489,9 +455,7 @@ class Kernel(CallableKernel):
                 hint="tw.Gemm(..., a=tw.Packed(type))",
             )
         spec, turned = pack_a_for(self.spec, a)
-        if spec not in self._packers:
-            self._packers[spec] = self._remake(spec, Schedule(), self.target)
-        return self._packers[spec](turned)  # type: ignore[no-any-return]
+        return self._packer(spec)(turned)  # type: ignore[no-any-return]
 
     def pack(self, weights: Any) -> PackedWeights:
         """Return a network's weights, by name, packed for calls."""
@@ -539,7 +503,7 @@ class Kernel(CallableKernel):
         Returns
         -------
         Verification
-            The largest error, the bound on the error of that element, and the number of calls.
+            The largest error, its bound, and the number of calls.
 
         Raises
         ------
@@ -584,9 +548,45 @@ class Kernel(CallableKernel):
         self._native("bench")
         return bench(self, cold, seconds, given_sizes(self.spec, sizes))
 
+    def profile(self, seconds: float = 0.2, **sizes: int) -> Profile:
+        """Time each stage of a network: each product, softmax, norm or copy.
+
+        A copy of the kernel is compiled, or taken from the cache, that notes the time between the
+        stages. The data is in cache. Stages in one loop over blocks of rows have one time.
+
+        Parameters
+        ----------
+        seconds : float
+            About how long to measure. Default: 0.2.
+        **sizes : int
+            Sizes of the call by name, such as ``rows=1000``. Default: 64 each.
+
+        Raises
+        ------
+        SpecError
+            The kernel is no network with stages, its C was edited, or it has no size of this name.
+        TargetError
+            The kernel is emulated.
+
+        Examples
+        --------
+        >>> gram = tw.network(lambda x: tw.nn.softmax(x @ x.T))
+        >>> net = tw.compile(gram.of(x=tw.Tensor("f32", (8, 8))))
+        >>> [stage.names for stage in net.profile(seconds=0.01)]
+        [('product0',), ('softmax0',)]
+        """
+        from tilewright.runtime.bench.explained import profiled
+
+        self._native("profile")
+        return profiled(self, seconds, given_sizes(self.spec, sizes))
+
     def __reduce__(self) -> tuple[Any, ...]:
         said = (*self._said(), *([] if self.edited is None else [self.edited]))
         return parts(self._remake, said, self.spec, self.target)
+
+    def _again(self, *, stamped: bool = False) -> Kernel:
+        """Return the kernel that is generated, or one that notes the times of its stages."""
+        return self._remake(*self._said(), stamped=stamped)
 
     def _said(self) -> tuple[Spec, Schedule, str]:
         """Return the spec, schedule and target from which the kernel was made."""

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 
 from tilewright.plan.estimate.caches import PAGE
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.loops import Decided
 from tilewright.plan.routine import routine_of
-from tilewright.spec.signature import signature
-from tilewright.spec.sizes import Dim
-from tilewright.symbolic import evaluate
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured speed of a call on data in cache: its seconds, and the share of the peak."""
+    """The measured speed of a call on data in cache: its seconds, and the share of the peak.
+
+    A network has no share of the peak, and ``stages``: the seconds of each of its programs.
+    """
 
     seconds: float
-    of_peak: float
+    of_peak: float | None = None
+    stages: tuple[float, ...] = ()
 
 
 def told(
@@ -30,7 +30,6 @@ def told(
 
     Nothing is yielded if the cost model has no estimate.
     """
-    yield from _parts(plan, sizes)
     hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
     if hot is None or cold is None:
         return
@@ -39,27 +38,13 @@ def told(
     yield "", f"transfers at the same time: {_arriving(hot)}"
     yield "in memory", summary(cold)
     yield "", f"transfers at the same time: {_arriving(cold)}"
-    if measured is not None:
+    if measured is not None and measured.of_peak is not None:
         cycles = hot.least / measured.of_peak
         yield (
             "measured",
-            f"{_count(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
-            f"{_time(measured.seconds)}; the estimate is {_differs(hot.cycles / cycles)}",
+            f"{count_text(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
+            f"{time_text(measured.seconds)}; the estimate is {_differs(hot.cycles / cycles)}",
         )
-
-
-def _parts(plan: Decided, sizes: Mapping[str, int]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each stage: its estimate for data in cache, and the bytes of its arrays."""
-    for name, part, own in routine_of(plan).parts(plan):
-        known = {**sizes, **{slot: evaluate(expr, sizes) for slot, expr in own.items()}}
-        found = estimated(part, known, cold=False)
-        told = "no estimate" if found is None else summary(found)
-        dims = {dim.name: known[slot] for slot, dim in part.spec.runtime_sizes() if slot in known}
-        nbytes = {"in": 0, "out": 0}
-        for array in signature(part.spec).arrays:
-            shape = [dims[each.name] if isinstance(each, Dim) else each for each in array.shape]
-            nbytes["out" if array.role == "out" else "in"] += prod(shape) * array.itemsize
-        yield name, f"{told}; arrays of {_bytes(nbytes['in'])} in, {_bytes(nbytes['out'])} out"
 
 
 def estimated(plan: Decided, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:
@@ -73,24 +58,24 @@ def estimated(plan: Decided, sizes: Mapping[str, int], *, cold: bool) -> Estimat
 def summary(found: Estimate) -> str:
     """Return an estimate as one line of text: cycles, share of the peak, and what bounds them."""
     share = found.least / found.cycles if found.cycles else 0.0
-    return f"{_count(found.cycles)} cycles, {share:.0%} of peak, bound by {found.bound}"
+    return f"{count_text(found.cycles)} cycles, {share:.0%} of peak, bound by {found.bound}"
 
 
 def _cycles(each: Mapping[str, float]) -> str:
-    parts = [f"{name} {_count(cycles)}" for name, cycles in each.items() if cycles >= 0.5]
+    parts = [f"{name} {count_text(cycles)}" for name, cycles in each.items() if cycles >= 0.5]
     return ", ".join(parts) or "none"
 
 
 def _arriving(found: Estimate) -> str:
     parts = [
-        f"{_bytes(each.bytes)} from {name} in {_count(each.cycles)} cycles"
+        f"{bytes_text(each.bytes)} from {name} in {count_text(each.cycles)} cycles"
         for name, each in found.arrivals.items()
         if each.bytes >= 1
     ]
     if found.pages.cycles >= 1:
         parts.append(
-            f"{_count(found.pages.bytes / PAGE)} pages looked up in "
-            f"{_count(found.pages.cycles)} cycles"
+            f"{count_text(found.pages.bytes / PAGE)} pages looked up in "
+            f"{count_text(found.pages.cycles)} cycles"
         )
     return ", ".join(parts) or "none, all data are in L1"
 
@@ -101,13 +86,14 @@ def _differs(ratio: float) -> str:
     return f"{abs(percent)} % too {'high' if percent > 0 else 'low'}" if percent else "equal to it"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """Return a duration in ns, us or ms, for example ``12.5 us``."""
     if seconds < 1e-7:
         return f"{seconds * 1e9:.4g} ns"
     return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"
 
 
-def _bytes(count: float) -> str:
+def bytes_text(count: float) -> str:
     """Return a number of bytes in the largest unit that has 10 or more, for example ``48 KiB``."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= 10 * size:
@@ -115,5 +101,6 @@ def _bytes(count: float) -> str:
     return f"{count:.0f} bytes"
 
 
-def _count(cycles: float) -> str:
+def count_text(cycles: float) -> str:
+    """Return a number of cycles as text, without digits that an estimate does not have."""
     return f"{cycles:.0f}" if cycles >= 10 else f"{cycles:.2g}"

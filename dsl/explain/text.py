@@ -33,7 +33,7 @@ from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.plan.tiling.tiles import RegisterTile, steps_text
 from tilewright.symbolic import c_text, evaluate, value
 
-from . import estimates, reasons
+from . import estimates, reasons, stages
 from .decisions import text_of
 from .estimates import Measured
 
@@ -65,7 +65,7 @@ def explain(
     for missing ones. ``measured`` is the measurement of a call of such sizes.
     """
     target, of_call = plan.target, sizes_of_call(plan, sizes or {})
-    routine = routine_of(plan)
+    routine, core = routine_of(plan), target.core
     numbers = numbers_of_call(program, of_call)
     sections: list[tuple[str, Iterator[str]]] = [
         ("", routine.head(plan)),
@@ -77,9 +77,14 @@ def explain(
             _formulas(operations(plan, program, numbers, of_call)),
         ),
     ]
+    if facts := [*routine.facts(plan, of_call)]:
+        given = _with(of_call)
+        sections += [
+            (f"Bytes of each stage{given}", _aligned([*stages.sizes(facts, core)])),
+            (f"Time of each stage{given}", _aligned([*stages.times(facts, measured)])),
+        ]
     if rows := [*estimates.told(plan, of_call, measured)]:
         sections.append((f"Estimate of one call{_with(of_call)}", _aligned(rows)))
-    core = target.core
     unit, matrices = target.matrix, ""
     if unit is not None:
         matrices = f", {unit.most} of {unit.rows} rows of {unit.row_bytes} bytes"

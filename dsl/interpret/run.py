@@ -19,6 +19,7 @@ from tilewright.ir.nest import (
     Pack,
     Program,
     SelectBatch,
+    Stamp,
     When,
     WhenSame,
     passed,
@@ -97,8 +98,8 @@ class _Machine:
                     within = {**operands, name: fresh_buffer(name, node.element, elements)}
                     self.run(node.fill, env, within)
                     self.run(node.body, env, within)
-                case Configure():
-                    pass  # the interpreter needs no configuration of the matrix unit
+                case Configure() | Stamp():
+                    pass  # the interpreter needs no configuration of the matrix unit, and no times
                 case WhenSame():
                     same = self.around.memory.same(str(node.one), str(node.other))
                     self.run(node.body if same else node.otherwise, env, operands)

@@ -253,8 +253,29 @@ class WhenSame(Node):
     otherwise: Body["tuple[NestNode, ...]"]
 
 
+@dataclass(frozen=True, slots=True)
+class Stamp(Node):
+    """Note the time, as time number ``number`` of the call.
+
+    Such nodes are between the stages of a kernel that is profiled.
+    """
+
+    kind: ClassVar[str] = "stamp"
+    number: int
+
+
 NestNode = (
-    Call | BlockLoop | Beside | Bind | Lookup | SelectBatch | Pack | When | WhenSame | Configure
+    Call
+    | BlockLoop
+    | Beside
+    | Bind
+    | Lookup
+    | SelectBatch
+    | Pack
+    | When
+    | WhenSame
+    | Configure
+    | Stamp
 )
 
 
@@ -355,6 +376,11 @@ class Program:
     def whole_scratch(self) -> Expr:
         """The scratch memory of a call in bytes. It depends on the number of threads, WORKERS."""
         return self.scratch + WORKERS * self.worker_scratch
+
+    @property
+    def stamps(self) -> int:
+        """The number of times that a call notes; 0 unless the kernel is profiled."""
+        return sum(isinstance(node, Stamp) for node in walk(self.nest))
 
     @property
     def named(self) -> frozenset[str]:

@@ -11,7 +11,19 @@ from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Least, div, slots, symbol, value
 
-from .nest import Bind, BlockLoop, Bound, Call, Name, NestNode, Pack, Program, names_used, renamed
+from .nest import (
+    Bind,
+    BlockLoop,
+    Bound,
+    Call,
+    Name,
+    NestNode,
+    Pack,
+    Program,
+    Stamp,
+    names_used,
+    renamed,
+)
 from .nodes import rewritten, walk
 from .ops import TileProgram
 
@@ -53,7 +65,7 @@ class Stage:
     fills: tuple[Buffer, ...] = ()
 
 
-def in_order(stages: Sequence[Stage]) -> Program:
+def in_order(stages: Sequence[Stage], *, stamped: bool = False) -> Program:
     """Return one program that runs ``stages`` one after another.
 
     The scratch memory that stages use internally, of the call and of each thread, is shared by all
@@ -61,9 +73,9 @@ def in_order(stages: Sequence[Stage]) -> Program:
     the same time share memory. Two stages may contain the same tile program. Different tile
     programs must have different names (see ``embedded``); those that are equal but for their names
     become one. Parallel loops of two stages are never one region: a stage reads what earlier stages
-    write.
+    write. If ``stamped``, the program notes the time before each stage, and after the last one.
     """
-    if len(stages) == 1 and not stages[0].fills:
+    if len(stages) == 1 and not stages[0].fills and not stamped:
         return stages[0].program
     used = {name for stage in stages for name in stage.program.named}
     stages = [
@@ -76,6 +88,9 @@ def in_order(stages: Sequence[Stage]) -> Program:
         worker = _larger(worker, stage.program.worker_scratch)
     views, scratch = _placed(stages, alone)
     nests = list(_numbered([stage.program.nest for stage in stages]))
+    if stamped:
+        nests = [(Stamp(number), *own) for number, own in enumerate(nests)]
+        nests[-1] = (*nests[-1], Stamp(len(nests)))
     names = {buffer: view.name for view in views for buffer in view.buffers}
     nest: tuple[NestNode, ...] = ()
     for number, own in reversed(list(enumerate(nests))):

@@ -37,6 +37,7 @@ from .nest import (
     Program,
     SelectBatch,
     Selected,
+    Stamp,
     When,
     WhenSame,
     operands_of,
@@ -121,6 +122,7 @@ class _Nest:
         self.taken: list[tuple[str, bool, int, int]] = []
         self.idle = self.parallel = False
         self.computed: set[str] = set()  # sizes that the nest computes
+        self.stamps = 0  # times that were noted so far
         configurations = program.configurations
         alone = len(configurations) == 1 and configurations[0].fixed
         first = 0 if alone else program.kept
@@ -423,6 +425,14 @@ def _configure(n: _Nest, node: Configure) -> None:
     n.configuration = node.configuration
 
 
+def _stamp(n: _Nest, node: Stamp) -> None:
+    if n.counters:
+        n.refuse(node, "is in a loop", "a place between two stages")
+    if node.number != n.stamps:
+        n.refuse(node, f"notes time {node.number}", f"time {n.stamps}, the next one")
+    n.stamps += 1
+
+
 #: For each class of nodes, the function that checks such a node.
 NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     Call: _call,
@@ -435,6 +445,7 @@ NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     When: _when,
     WhenSame: _when_same,
     Configure: _configure,
+    Stamp: _stamp,
 }
 
 

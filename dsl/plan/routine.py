@@ -36,6 +36,7 @@ stage. ``results_of`` (runtime/reference/verify.py) registers the right results,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -56,6 +57,35 @@ S = TypeVar("S", bound=Spec)
 P = TypeVar("P", bound=Decided)
 #: A decision of a plan as three texts: its subject, the choice, and the reason.
 Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """Numbers of one stage of a call, for explanations and profiles.
+
+    - ``name``: the stage's name. ``program``: the index in ``Routine.stages`` of its program, in
+      which further stages may be.
+    - ``runs``: how often it runs in the call, for another block of rows each time.
+    - ``result``, ``arrays``: bytes of its result, and of all its arrays, in one run.
+    - ``read``, ``written``: bytes of arrays that other stages, or the call, also use. Each byte
+      counts once.
+    - ``alone``: bytes that its operators read and write if each runs alone.
+    - ``flops``: floating-point operations of its product.
+    - ``cycles``, ``bound``: estimated time of all runs on the schedule's threads, and what limits
+      it. None and "" if there is no estimate.
+    """
+
+    name: str
+    program: int
+    runs: int
+    result: int
+    arrays: int
+    read: int
+    written: int
+    alone: int
+    flops: int
+    cycles: float | None
+    bound: str
 
 
 class Routine(Generic[S, P]):
@@ -110,8 +140,8 @@ class Routine(Generic[S, P]):
         """
         return None
 
-    def parts(self, plan: P) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
-        """Yield the stages that have estimates: name, plan, and its sizes by those of the call."""
+    def facts(self, plan: P, sizes: Mapping[str, int]) -> Iterator[StageFacts]:
+        """Yield numbers of the stages of a call with these ``sizes``, in order."""
         yield from ()
 
     def resolved(self, plan: P, program: Program) -> Schedule | None:

@@ -20,10 +20,9 @@ from tilewright.isa.target import Target
 from tilewright.lower.rows.program import rows_program
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.estimate.rows import estimate_rows
-from tilewright.plan.loops import Decided
 from tilewright.plan.network.blocks import numbers_of
 from tilewright.plan.network.step import Step
-from tilewright.plan.routine import Routine, Row, register, routine_of
+from tilewright.plan.routine import Routine, Row, StageFacts, register, routine_of
 from tilewright.plan.routines.network import NetworkPlan, plan_network
 from tilewright.plan.rows.plan import RowsPlan, plan_rows
 from tilewright.spec.expression.nodes import text_of as results_text
@@ -31,7 +30,8 @@ from tilewright.spec.network.value import SHARED, Network
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ONE, ZERO, symbol
 
-from .row_blocks import at_most, in_blocks, one_block, times, whole, with_space
+from .row_blocks import at_most, in_blocks, whole, with_space
+from .stage_facts import stage_facts
 
 
 class RowProgram(Routine[Network, RowsPlan]):
@@ -155,14 +155,9 @@ class Layers(Routine[Network, NetworkPlan]):
             total += prod((loop.trips for loop in around), start=one)
         return total
 
-    def parts(self, plan: NetworkPlan) -> Iterator[tuple[str, Decided, Mapping[str, Expr]]]:
-        """Yield the stages in order."""
-        for number, step in enumerate(plan.steps):
-            runs = prod((loop.trips for loop in step.loops), start=ONE)
-            if step.block is not None:
-                runs = times(step.block)
-            often = "" if runs == 1 else f", {text_of(runs)} times"
-            yield f"stage {number}{often}", step.plan, one_block(step)
+    def facts(self, plan: NetworkPlan, sizes: Mapping[str, int]) -> Iterator[StageFacts]:
+        """Yield numbers of the stages in order."""
+        return stage_facts(plan, sizes)
 
     def resolved(self, plan: NetworkPlan, program: Program) -> Schedule | None:
         """Return the schedule: the plan follows from the spec alone."""

@@ -260,6 +260,11 @@ def _seconds(target: Target, types: Types, names: Iterable[str]) -> dict[str, fl
     return least
 
 
+def clock(target: Target) -> float:
+    """Return an estimate of the clock of this CPU in Hz, from a loop of integer additions."""
+    return _CLOCK.adds / _seconds(target, types_of("f32"), [_CLOCK.name])[_CLOCK.name]
+
+
 def _measurable(target: str) -> Target:
     found = host.resolve(target)
     if host.means(found) != "native":

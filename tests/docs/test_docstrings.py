@@ -21,7 +21,7 @@ WRONG = {
 #: Values that calls return, and errors: users do not construct them, so they list attributes.
 MADE_BY_CALLS = {
     "Calibrated", "Expression", "Kernel", "Library", "Network", "NetworkFunction", "PackedB",
-    "Timing", "Verification",
+    "Profile", "StageTime", "Timing", "Verification",
 }  # fmt: skip
 FORM = {"PR01", "PR02", "EX01"}
 

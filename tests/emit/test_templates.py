@@ -48,6 +48,8 @@ HALVES = targets.load("avx512").having(["fp16"])
 #: Each thread packs blocks of B that do not fit its stack.
 PACKING = Schedule(loops="Nnmk", block={"n": 64}, pack="b")
 LAYER = network(lambda x, w: x @ w.b)
+#: A kernel that notes the times of its stages.
+TIMED = LAYER.of(x=Tensor("f32", (2, 3)), w={"b": Tensor("f32", (3, 2))}), Schedule()
 TEXTS = {path.relative_to(ROOT / "templates").as_posix(): path.read_text() for path in templates()}
 every_template = pytest.mark.parametrize("name", TEXTS)
 
@@ -86,6 +88,7 @@ def rendered(name: str) -> list[str]:
         library("amx"),
         library("sme"),
         generate([Request("f16", Gemm(2, 32, 4, a="f16", c="f16"), Schedule(), HALVES)]).text,
+        generate([Request("timed", *TIMED, targets.load("scalar"), stamped=True)]).text,
         generate([Request("packs", Gemm(1, 128, 256), PACKING, targets.load("scalar"))]).text,
         header([Request("f", Gemm(2, 3, 4), Schedule(), targets.load("scalar"))], "f"),
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
@@ -157,6 +160,8 @@ def used() -> tuple[set[str], list[Op]]:
     programs.append(
         program_for(plan_for(halves, Schedule(), targets.load("avx512").having(["zen5"])))
     )
+    timed = plan_for(*TIMED, targets.load("scalar"))
+    programs.append(program_for(timed, stamped=True))
     operations = [
         op for program in programs for tile in program.tiles for op in walk(tile.body + tile.end)
     ]

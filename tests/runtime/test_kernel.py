@@ -238,6 +238,7 @@ def test_an_emulated_kernel() -> None:
     for use in (
         lambda: kernel.address,
         kernel.bench,
+        kernel.profile,
         lambda: kernel.bind(1),
     ):
         with pytest.raises(TargetError, match=r"needs a CPU with"):

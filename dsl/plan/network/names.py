@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from tilewright.spec.expression.nodes import Call, Expression
 from tilewright.spec.expression.products import Product
-from tilewright.spec.expression.tensors import Count, Join, Reduce, Take
+from tilewright.spec.expression.tensors import Cast, Count, Join, Reduce, Take, View
 
 from .composites import Composite
+from .rebuilt import arguments
 from .step import Step
 
 #: Names of stages that are no function of elements, by the class of what they compute.
@@ -159,7 +160,41 @@ def _with_names(
     name = step.name
     if step.product is None and numbers and numbers[-1] in functions:
         name, also = inside.pop(), (name, *also)
-    return replace(step, name=name, also=also, inside=tuple(inside), parts=tuple(parts))
+    alone = _alone(stage.nodes, functions, order)
+    inner = tuple(inside), tuple(parts)
+    return replace(step, name=name, also=also, inside=inner[0], parts=inner[1], alone=alone)
+
+
+def _alone(
+    nodes: Sequence[Expression], functions: Mapping[int, _Named], order: Mapping[int, int]
+) -> tuple[Expression, ...]:
+    """Return the tensors that the operators of a stage read and write if each runs alone.
+
+    An operator reads its operands once, and writes its result once. A function of ``tilewright.nn``
+    is one operator. A view is none, and a conversion belongs to the operator before it.
+    """
+    owner: dict[int, int] = {}
+    read: dict[int, dict[int, Expression]] = {}
+    last: dict[int, Expression] = {}
+    for node in nodes:
+        number = order[id(node)]
+        own = next((root for root, each in functions.items() if number in each.nodes), number)
+        sources = [_source(arg) for arg in arguments(node)]
+        if isinstance(node, View) or not sources:
+            continue
+        if isinstance(node, Cast) and id(sources[0]) in owner:
+            own = owner[id(sources[0])]
+        owner[id(node)], last[own] = own, node
+        others = (each for each in sources if owner.get(id(each)) != own)
+        read.setdefault(own, {}).update({id(each): each for each in others})
+    return (*(each for own in read.values() for each in own.values()), *last.values())
+
+
+def _source(node: Expression) -> Expression:
+    """Return the tensor whose elements a view that only repeats or reorders them shows."""
+    while isinstance(node, View) and node.fn != "slice":
+        (node,) = node.args
+    return node
 
 
 def _by_stage(

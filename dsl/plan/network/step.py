@@ -84,7 +84,8 @@ class Step:
     loop that the stage shares with others. ``inside`` are names of the functions that the stage
     computes, besides the last one of a stage without a product. ``parts`` are other names, of the
     operators in these functions. ``also`` are other names of the stage: that of its last operator,
-    and those of functions that several stages compute.
+    and those of functions that several stages compute. ``alone`` are the tensors that its operators
+    read and write if each runs alone; none for a copy.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Step:
     inside: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    alone: tuple[Expression, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def names(self) -> tuple[str, ...]:
