@@ -99,7 +99,8 @@ class Packed:
     The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
     be used by kernels with any m, batch, epilogue or tile. If k or n is a dim, one format serves
     matrices of all sizes: one kernel computes all layers of a model. A call then checks that the
-    packed B has the sizes of the call.
+    packed B has the sizes of the call. A low-bit B (``tw.Quantized``) has fixed k and n. A packed A
+    is that of one product: a batch has none.
 
     Parameters
     ----------
