@@ -74,13 +74,24 @@ def schedule_of_code(text: str) -> Schedule:
 
 def _value(text: str, error: type[SpecError] | type[ScheduleError]) -> Any:
     try:
-        return _Reading().of(ast.parse(text.strip(), mode="eval").body)
+        return _Reading().of(_Short().visit(ast.parse(text.strip(), mode="eval")).body)
     except (SyntaxError, TypeError, ValueError, RecursionError) as wrong:
         if isinstance(wrong, (SpecError, ScheduleError)):
             raise
         raise error(
             f"the text cannot be read: {wrong}", got=text, expected="what repr() of it prints"
         ) from None
+
+
+class _Short(ast.NodeTransformer):
+    """Rewrites ``tw.Gemm`` and ``tilewright.Gemm`` to ``Gemm``, the form in which repr prints."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        self.generic_visit(node)
+        match node.value:
+            case ast.Name(id="tw" | "tilewright"):
+                return ast.Name(node.attr, node.ctx)
+        return node
 
 
 #: The methods of tensors that a printed network calls.
@@ -147,7 +158,7 @@ class _Reading:
                 return slice(
                     *(None if each is None else self.of(each) for each in (first, stop, step))
                 )
-        raise ValueError(f"{ast.unparse(node)} is no call of what specs are made of")
+        raise ValueError(f"{ast.unparse(node)} makes no spec and no part of one")
 
     def _network(self, made: ast.Lambda, words: list[ast.keyword]) -> Any:
         """Return the network of a function that is given as text."""

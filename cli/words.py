@@ -23,7 +23,7 @@ from tilewright.spec.gemm import QUANTITIES, Factor, Gemm, Spec
 from tilewright.spec.network.stages import Stages
 from tilewright.spec.network.value import Network
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
-from tilewright.spec.pack import Copy
+from tilewright.spec.pack import Copy, QuantizeRows
 from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import TAILS, Schedule
 from tilewright.spec.sizes import Dim, Size
@@ -529,7 +529,10 @@ _SIZES: dict[type[Any], tuple[str, ...]] = {
     Gemm: ("m", "n", "k"),
     Transpose: ("rows", "cols"),
     Copy: ("rows", "cols"),
+    QuantizeRows: ("m", "k"),
 }
+#: Names of leading dimensions in specs that are no products.
+_LEADING = ("lda", "ldb", "ldd", "ldx", "ldout")
 
 
 def sizes_text(spec: Spec) -> str:
@@ -543,17 +546,27 @@ def sizes_text(spec: Spec) -> str:
         weights = [f"{count} weight{'s' * (count > 1)}"] if count else []
         return ", ".join([*shapes, *weights])
     sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
-    return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
+    return "x".join(map(_size_text, sizes))
+
+
+def _size_text(size: Size) -> str:
+    return size.name if isinstance(size, Dim) else str(size)
 
 
 def spec_text(spec: Spec) -> str:
-    """Return a spec as text: its sizes, then other arguments, for example ``4x4x4 beta=1``."""
+    """Return a spec as text: its sizes, then other arguments, for example ``4x4x4 beta=1``.
+
+    A spec that is no product begins with its words, for example ``copy f32 64x48 cf lda=100``.
+    """
     if isinstance(spec, Network):
         return f"network of {sizes_text(spec)}"
-    sizes = [getattr(spec, name) for name in _SIZES.get(type(spec), ("k", "n"))]
-    begin = f"{type(spec).__name__}({', '.join(map(repr, sizes))}"
-    more = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
-    return f"{sizes_text(spec)} {more}".rstrip()
+    if not isinstance(spec, Gemm):
+        given = [(name, getattr(spec, name, None)) for name in ("nb", *_LEADING)]
+        more = [f"{name}={_size_text(size)}" for name, size in given if size is not None]
+        return " ".join([*(word.replace("for_", "for ") for word in spec.words()), *more])
+    begin = f"Gemm({spec.m!r}, {spec.n!r}, {spec.k!r}"
+    rest = repr(spec).removeprefix(begin).removeprefix(", ")[:-1]
+    return f"{sizes_text(spec)} {rest}".rstrip()
 
 
 def schedule_text(schedule: Schedule) -> str:

@@ -43,6 +43,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+def __dir__() -> list[str]:
+    return [*__all__]
+
+
 @spelled(SpecTypeError)
 def sum(x: Expression, axis: int = -1, keepdims: bool = False) -> Expression:
     """Return the sum of the elements along one axis; 0 if there are none.

@@ -202,6 +202,28 @@ def simplify(expr: Expr) -> Expr:
     return sympy.factor_terms(expanded) if found is None else found
 
 
+def without_differences(expr: Expr) -> Expr:
+    """Return ``expr`` with remainders for differences of quotients, for texts that people read.
+
+    For example, ``x / 16 - 4 * (x / 64)`` becomes ``(x / 16) % 4``.
+    """
+    terms = {rest: coefficient for coefficient, rest in _terms(sympy.expand(expr))}
+    for rest, coefficient in [*terms.items()]:
+        factors = sympy.Mul.make_args(rest)
+        for whole in (f for f in factors if coefficient < 0 and isinstance(f, sympy.floor)):
+            for other in [one for one in terms if one.has(sympy.floor)]:
+                part = other / (rest / whole)
+                times = part.args[0] / whole.args[0] if isinstance(part, sympy.floor) else ONE
+                if rest in terms and times.is_Integer and times > 1 and coefficient % times == 0:
+                    count = -coefficient / times
+                    if count <= terms[other]:
+                        del terms[rest]
+                        terms[other] -= count
+                        left = rest / whole * Remainder(part, times)
+                        terms[left] = terms.get(left, ZERO) + count
+    return sympy.Add(*(coefficient * rest for rest, coefficient in terms.items()))
+
+
 def _shortened(expr: Expr) -> Expr | None:
     """Return the result of ``simplify`` if ``expr`` is a sum of products of names, else None.
 

@@ -259,8 +259,8 @@ class Kernel(CallableKernel):
         Parameters
         ----------
         threads : int
-            Calls that run at the same time. Default: 1. Each has memory for all threads of its
-            parallel loops: for ``Schedule.threads``, or by default one for each CPU.
+            Calls that run at the same time. Default: 1. This is not ``Schedule.threads``: each call
+            has memory for all threads of its parallel loops, by default one for each CPU.
         **sizes : int
             Sizes of the call by name. Leading dimensions and strides are the least by default.
 
@@ -388,8 +388,8 @@ class Kernel(CallableKernel):
         Returns
         -------
         numpy.ndarray or QuantizedMatrix
-            k x n, or count x k x n: elements of B's type with their exact values; a
-            QuantizedMatrix for a quantized B.
+            k x n, or count x k x n: elements of B's type with their exact values, or as ``math``
+            has rounded them; a QuantizedMatrix for a quantized B.
 
         Raises
         ------

@@ -28,6 +28,7 @@ from tilewright.symbolic import (
     slots,
     symbol,
     value,
+    without_differences,
 )
 
 SIZES = {"m": dim("m"), "n": dim("n", 6), "k": dim("k", 16)}
@@ -119,6 +120,27 @@ def test_simplifying_keeps_the_value(expr: Made, at: dict[str, int]) -> None:
     assert evaluate(simplify(expr[0]), at) == expr[1](at)
     assert evaluate(sympy.expand(expr[0]), at) == expr[1](at)
     assert evaluate(positive(expr[0]), at) == (expr[1](at) > 0)
+
+
+@pytest.mark.parametrize(("counts", "text"), [
+    ((-8, 5), "2 * ((q / 16) % 4) + 3 * (q / 16) + 13"),
+    ((-4, 1), "(q / 16) % 4 + 13"),
+    ((-8, 1), "-8 * (q / 64) + q / 16 + 13"),
+])  # fmt: skip
+def test_differences_of_quotients_are_shown_as_remainders(
+    counts: tuple[int, int], text: str
+) -> None:
+    q = symbol("q")
+    expr = counts[0] * div(q, 64) + counts[1] * div(q, 16) + 13
+    found = without_differences(expr)
+    assert c_text(simplify(found)) == text
+    for size in (0, 15, 16, 63, 64, 250):
+        assert evaluate(found, {"q": size}) == evaluate(expr, {"q": size})
+
+
+@given(made, sizes)
+def test_a_text_without_differences_keeps_the_value(expr: Made, at: dict[str, int]) -> None:
+    assert evaluate(without_differences(expr[0]), at) == expr[1](at)
 
 
 def test_a_remainder_times_a_number() -> None:

@@ -20,7 +20,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.quantized import SHIFTS
 from tilewright.spec.scalars import of_sums
 from tilewright.spec.types import is_integer
-from tilewright.symbolic import c_text, simplify
+from tilewright.symbolic import c_text, simplify, without_differences
 
 _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn", "d": "mn"}
 _INDEX = {"row": "[m]", "column": "[n]", "full": "[m, n]"}
@@ -30,7 +30,7 @@ _OPERAND = re.compile(r"Operand\('(\w+)', '\w+'(?:, per='(\w+)')?\)")
 
 def text_of(expr: Expr) -> str:
     """Return the C text of a formula in a short form, with like terms added up."""
-    return c_text(simplify(expr))
+    return c_text(simplify(without_differences(expr)))
 
 
 # --- the formula -------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.vector import Vector
-from tilewright.symbolic import slots, symbol
+from tilewright.symbolic import slots, symbol, value
 
 from .nodes import (
     Body,
@@ -185,6 +185,19 @@ class When(Node):
     count: Sizes[Expr]
     body: Body["tuple[NestNode, ...]"]
     otherwise: Body["tuple[NestNode, ...]"] = ()
+
+
+def when(
+    count: Expr, body: tuple["NestNode", ...], otherwise: tuple["NestNode", ...] = ()
+) -> tuple["NestNode", ...]:
+    """Return ``body`` if ``count`` is known to be positive, ``otherwise`` if it is known not to be.
+
+    If only the call knows, return a ``When``.
+    """
+    known = value(count)
+    if known is None:
+        return (When(count, body, otherwise),)
+    return body if known > 0 else otherwise
 
 
 @dataclass(frozen=True, slots=True)

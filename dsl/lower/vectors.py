@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from sympy import Expr
 
-from tilewright.ir.nest import Call, NestNode, When, repeated
+from tilewright.ir.nest import Call, NestNode, repeated, when
 from tilewright.ir.values import Active
 from tilewright.plan.tiling.parts import cut
 from tilewright.symbolic import div, mod, value
@@ -28,8 +28,7 @@ def over_vectors(
         call = called(lanes * part.at(counter), part.units, None)
         yield from repeated(counter, part.count, (call,))
     if tail != 0:
-        call = called(lanes * whole, 1, tail)
-        yield call if value(tail) else When(tail, (call,))
+        yield from when(tail, (called(lanes * whole, 1, tail),))
 
 
 def known(tail: Expr | None) -> Active:

@@ -99,7 +99,8 @@ class Packed:
     The format depends only on target, types, k, n and ``nb``. The same packed matrix can therefore
     be used by kernels with any m, batch, epilogue or tile. If k or n is a dim, one format serves
     matrices of all sizes: one kernel computes all layers of a model. A call then checks that the
-    packed B has the sizes of the call.
+    packed B has the sizes of the call. A low-bit B (``tw.Quantized``) has fixed k and n. A packed A
+    is that of one product: a batch has none.
 
     Parameters
     ----------
@@ -206,12 +207,22 @@ def _parsed(
 ) -> tuple[int | None, int | None]:
     """Return the columns of a block and the rows of a panel of a packed format's text."""
     found = _FORMAT.fullmatch(format) if isinstance(format, str) else None
-    if found is None or found["type"] != type_:
+    if found is None:
+        scaled = isinstance(format, str) and " scales" in format
         raise SpecError(
-            f"this is no packed format of {type_} without scales",
+            "this is no packed format without scales",
             got=format,
-            expected="a text of kernel.formats, or PackedMatrix.format",
-            hint="tw.Packed(tw.Quantized(...)) or tw.Packed(tw.Quantize(...)) with scales",
+            expected=f"a text of kernel.formats, or PackedMatrix.format, for {type_}",
+            hint="tw.Packed(tw.Quantized(...)) or tw.Packed(tw.Quantize(...)) with scales"
+            if scaled
+            else None,
+        )
+    if found["type"] != type_:
+        raise SpecError(
+            f"tw.Packed is of {type_}, but its format holds elements of {found['type']}",
+            got=format,
+            expected=f'"{type_} as {type_}, ...", a text of kernel.formats for {type_}',
+            hint=f'tw.Packed("{found["type"]}", format=...), if the product has this type',
         )
     if given := [f"{name}={value!r}" for name, value in others.items() if value is not None]:
         raise SpecError("a packed format says all of its sizes", got=given[0], expected="no option")

@@ -39,8 +39,9 @@ class StoredType(NamedTuple):
     """A type of low-bit numbers: integers from ``low`` to ``high``, or a table of ``values``.
 
     ``unpacked`` is the type that holds a single number, or its index in the table. The number that
-    an entry of the table represents is ``unit`` times the entry. Entries are numbers of f32; those
-    of a table that integers multiply are integers.
+    an entry of the table represents is ``unit`` times the entry. Entries are numbers of f32.
+    ``factor`` is the type of the entries in products with integers; "" if integers do not multiply
+    this table.
     """
 
     bits: int
@@ -49,6 +50,7 @@ class StoredType(NamedTuple):
     unpacked: TypeName
     values: tuple[float, ...] = ()
     unit: float = 1.0
+    factor: str = ""
 
     @property
     def planes(self) -> tuple[Plane, ...]:
@@ -101,7 +103,7 @@ def integers(bits: int, *, signed: bool) -> StoredType:
 STORED: dict[str, StoredType] = {
     **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
     **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
-    "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5),
+    "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5, "s5"),
     "iq4_nl": StoredType(4, 0, 15, "u8", _IQ4_NL),
     "nf4": StoredType(4, 0, 15, "u8", _NF4),
     "f8_e4m3": StoredType(8, -448, 448, "f8_e4m3"),
@@ -491,11 +493,14 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
             raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
     if type_ in _FLOATS and not isinstance(a, Quantize):
         return
-    if not is_integer(b.stored.unpacked):
+    if not is_integer(b.stored.unpacked) or (b.stored.values and not b.stored.factor):
+        known = [n for n, one in STORED.items() if is_integer(one.unpacked) and not one.values]
+        known += [name for name, one in STORED.items() if one.factor]
         raise SpecError(
-            "A is integers, and the elements of B are none",
+            f"integers do not multiply the numbers of {b.type}",
             got=f"a={a!r}, b of {b.type}",
-            hint='a="f32": products of floating point',
+            expected=f"an A of floating point, or a B of {', '.join(known)}",
+            hint='a="f32"',
         )
     if isinstance(a, Quantize) and a.block not in (None, b.along):
         raise SpecError(

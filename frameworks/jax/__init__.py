@@ -18,3 +18,7 @@ except ImportError as _error:
 from .operator import Operator, operator
 
 __all__ = ["Operator", "operator"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

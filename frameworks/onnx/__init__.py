@@ -17,3 +17,7 @@ except ImportError as _error:
 from .load import load
 
 __all__ = ["load"]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

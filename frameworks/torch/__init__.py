@@ -43,3 +43,7 @@ __all__ = [
     "quantize_",
     "summary",
 ]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -180,13 +180,14 @@ class Arranger:
 
 def _too_many(signature: Signature, positional: tuple[Any, ...]) -> None:
     places = signature.positional
+    hint = _ANY_KERNEL["d"]
+    if _is_product(signature):
+        hint = "out= takes the array for D; c is given when beta is not 0"
     raise ArgumentTypeError(
         "too many arguments",
         got=f"{len(positional)} by position",
         expected=f"{len(places)}: {', '.join(places)}",
-        hint="out= takes the array for D; c is given when beta is not 0"
-        if signature.output.name == "d"
-        else None,
+        hint=hint if signature.output.name == "d" else None,
     )
 
 
@@ -215,7 +216,7 @@ def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
             raise ArgumentTypeError(
                 f"this kernel has no argument {name!r}",
                 expected=_usage(signature),
-                hint=instead_of(name),
+                hint=instead_of(name) if _is_product(signature) else _ANY_KERNEL.get(name),
             )
     missing = [name for name in expected if name not in given and name != output]
     if output not in given and not signature.allocates:
@@ -263,8 +264,24 @@ def _usage(signature: Signature) -> str:
     return f"kernel({', '.join([*places, *(f'{name}=...' for name in by_name)])})"
 
 
+def _is_product(signature: Signature) -> bool:
+    """Return True if the arrays are those of a product, and not those that a network names."""
+    return not signature.places and {"a", "b"} <= {p.name for p in signature.arrays}
+
+
+#: Names that no kernel has, and what to try instead.
+_ANY_KERNEL = {
+    **dict.fromkeys(
+        ("num_threads", "nthreads", "n_jobs", "n_threads", "threads"),
+        "tw.matmul(a, b, threads=4), or tw.Schedule(threads=4) of a kernel",
+    ),
+    **dict.fromkeys(("dtype", "casting"), "out=, an array of that type"),
+    "d": "out= takes the array that is written",
+}
+
+
 def instead_of(name: str) -> str | None:
-    """Return what to try instead of an argument that a kernel or ``tw.matmul`` does not have."""
+    """Return what to try instead of an argument that a product or ``tw.matmul`` does not have."""
     quantity = f'tw.Gemm(..., {name}="scalar") takes it at the call'
     return {
         **dict.fromkeys(("alpha", "beta", "a_scale", "b_scale", "d_scale"), quantity),
@@ -272,10 +289,7 @@ def instead_of(name: str) -> str | None:
         **dict.fromkeys(
             ("a_offsets", "b_offsets"), "batch=tw.Offsets(count) takes them at the call"
         ),
-        **dict.fromkeys(
-            ("num_threads", "nthreads", "n_jobs", "n_threads", "threads"),
-            "tw.matmul(a, b, threads=4), or tw.Schedule(threads=4) of a kernel",
-        ),
+        **_ANY_KERNEL,
         **dict.fromkeys(
             ("transpose_a", "trans_a", "transpose_b", "trans_b", "transA", "transB"),
             "b.T, a view: nothing is copied",
@@ -284,9 +298,7 @@ def instead_of(name: str) -> str | None:
             ("bias", "residual", "activation"),
             'epilogue=tw.relu(tw.acc + tw.Operand("bias", per="column")), of tw.Gemm or tw.matmul',
         ),
-        **dict.fromkeys(("dtype", "casting"), "out=, an array of that type"),
         "c": "beta is 0, so C is not read; out= takes the array for D",
-        "d": "out= takes the array that is written",
     }.get(name)
 
 

@@ -14,14 +14,14 @@ import tilewright as tw
 from tilewright.errors import ArgumentError
 from tilewright.runtime.kernel import Kernel
 from tilewright.spec.expression import Operand, acc, dst
-from tilewright.spec.gemm import Gemm
+from tilewright.spec.gemm import Gemm, Spec
 
 F32, F64, S32 = np.float32, np.float64, np.int32
 COLUMN: dict[str, Any] = {"a": "u8", "b": "s8", "d": "u8"}
 
 STEPS = np.array([1, 2, 0, 0], F32)
 
-SPECS: dict[str, Gemm] = {
+SPECS: dict[str, Spec] = {
     "column": Gemm(6, 4, 8, **COLUMN, b_scale="column", d_zero="scalar"),
     "row": Gemm(6, 4, 8, a="u8", b="s8", a_zero="row", a_scale="row", d="f32"),
     "one": Gemm(6, 4, 8, a="u8", b="s8", b_zero="scalar"),
@@ -39,6 +39,8 @@ SPECS: dict[str, Gemm] = {
     "rows": Gemm(6, 4, 8, outputs={"most": tw.row_max(acc), "total": tw.row_sum(acc)}),
     "gate": Gemm(6, 4, 8, b2="f32", epilogue=acc * tw.acc2),
     "dims": Gemm(tw.dim("m"), tw.dim("n"), 8, b_scale="column", a_scale="row", ldd=tw.dim("ldd")),
+    "network": tw.network(tw.nn.softmax).of(x=tw.Tensor("f32", (6, 8))),
+    "copy": tw.Copy(6, 8),
 }  # fmt: skip
 
 
@@ -135,6 +137,11 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("gate", (A, B), {"b2": ones(4, 8)}, r"b2 has the wrong shape"),
     ("gate", (A, B, B), {}, "too many arguments"),
     ("old", (A, B), {}, r"d is missing.*kernel\(a, b, out=\.\.\.\)"),
+    # no product: nothing of C, beta and scales
+    ("network", (A,), {"c": C}, r"no argument 'c'.*kernel\(x, out\)(?!.*try:)"),
+    ("network", (A,), {"d": C}, "no argument 'd'.*out= takes the array that is written"),
+    ("copy", (A,), {"b_scale": 1}, r"no argument 'b_scale'(?!.*try:)"),
+    ("copy", (A, A), {}, "too many arguments.*out= takes the array that is written"),
 ]  # fmt: skip
 
 

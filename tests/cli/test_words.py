@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 from click.testing import Result
 
 import tilewright as tw
-from tilewright.cli.words import schedule_text, sizes_text, spec_of
+from tilewright.cli.code import spec_of_code
+from tilewright.cli.words import schedule_text, sizes_text, spec_of, spec_text
+from tilewright.errors import SpecError
+from tilewright.spec.sizes import Spec
 from tilewright.targets import load
 
 Run = Callable[..., Result]
@@ -75,6 +79,32 @@ def test_specs_and_schedules_are_shown_as_they_are_said() -> None:
     assert schedule_text(tw.Schedule()) == "schedule chosen by the cost model"
     schedule = tw.Schedule((16, 6), "nmmk", block={"m": 48}, k_unroll=2, tails="mask")
     assert schedule_text(schedule) == "16x6 nmmk m=48 k_unroll=2 tails=mask"
+
+
+@pytest.mark.parametrize(("spec", "text"), [
+    (tw.Gemm(4, 4, 4, beta=1), "4x4x4 beta=1"),
+    (tw.Copy(64, 48, "f32", tw.Matrix("f32", "F"), lda=tw.dim("lda")), "copy f32 64x48 cf lda=lda"),
+    (tw.Transpose(8, 9, "u8", ldx=12), "transpose u8 8x9 ldx=12"),
+    (tw.Pack(8, 9, "f32", nb=16), "pack f32 for f32 8x9 c nb=16"),
+    (tw.QuantizeRows(8, 64, tw.Quantize(), tw.Quantized("s8")), "quantize f32 for s8 8x64"),
+])  # fmt: skip
+def test_each_kind_of_spec_has_a_short_text(spec: Spec, text: str) -> None:
+    assert spec_text(spec) == text
+
+
+@pytest.mark.parametrize("module", ["tw", "tilewright"])
+@pytest.mark.parametrize("spec", [
+    tw.Gemm(tw.dim("m"), 8, 9, epilogue=tw.relu(tw.acc)),
+    tw.Copy(64, 48),
+    tw.network(lambda x: tw.nn.sum(x) + 1).of(x=tw.Tensor("f32", (2, 3))),
+])  # fmt: skip
+def test_code_of_specs_may_name_the_module(spec: Spec, module: str) -> None:
+    """As pages write it: names of classes, of functions, and of the module of networks."""
+    names = r"\b(Gemm|dim|relu|acc|Copy|Matrix|network|nn|Tensor)\b"
+    text = re.sub(names, rf"{module}.\1", repr(spec))
+    assert spec_of_code(text) == spec
+    with pytest.raises(SpecError, match=r"compile\(1\) makes no spec"):
+        spec_of_code(f"{module}.compile(1)")
 
 
 def test_a_transposition_takes_its_leading_dimensions_from_lda_and_ldb() -> None:

@@ -497,7 +497,7 @@ _BAD: Any = (
     (lambda: _ANY.Quantized("u4", block=(32, 0)), "the columns of a block"),
     (lambda: _ANY.Quantized("u4", block=(32, 8, 8)), "elements of K, or those by so many columns"),
     (lambda: _ANY.Quantized("u8", zero="u8", block=520), "too long"),
-    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(), b=tw.Packed(REALS[0])), "elements of B are none"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(), b=tw.Packed(REALS[0])), "numbers of f8_e4m3"),
     (lambda: _ANY.Quantized("f8_e4m3", zero="f8_e4m3"), "unknown type of zeros"),
     (lambda: _ANY.Gemm(2, 2, 520, a=tw.Quantize(), b=_ZEROS), "too long"),
     (lambda: _ANY.Gemm(2, 2, 272, a=tw.Quantize(zero="s8"), b=_ZEROS), "for an A with zero points"),

@@ -10,11 +10,9 @@ from support.cases import Cases
 from support.compilers import TARGETS
 
 import tilewright as tw
-from tilewright.errors import PlanError
-from tilewright.generate import plan_for
+from tilewright.errors import SpecError
 from tilewright.runtime.driver import build_many
 from tilewright.spec.quantized import STORED, Plane, StoredType, integers
-from tilewright.targets import load
 
 M = tw.dim("m")
 
@@ -80,11 +78,16 @@ def test_kernels_look_its_numbers_up(target: str, table: tw.Quantized, cases: Ca
         cases.count(target, kernel.emulated or "native", 2)
 
 
-@pytest.mark.parametrize("target", ["avx2", "avx512", "amx", "neon"])
-def test_integers_do_not_multiply_its_numbers(target: str, table: tw.Quantized) -> None:
-    spec = tw.Gemm(M, 16, 64, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(table))
-    with pytest.raises(PlanError, match=r"integers do not multiply the numbers of own4"):
-        plan_for(spec, tw.Schedule(), load(target))
+@pytest.mark.parametrize("a", [tw.Quantize("f32", per=("row", 32)), "s8"])
+def test_integers_do_not_multiply_its_numbers(a: Any, table: tw.Quantized) -> None:
+    """Products and the specs that pack their B are refused; shipped tables as well."""
+    for form in (table, tw.Quantized("nf4", block=32), tw.Quantized("iq4_nl", block=32)):
+        problem = f"integers do not multiply the numbers of {form.type}"
+        with pytest.raises(SpecError, match=problem):
+            tw.Gemm(M, 16, 64, a=a, b=tw.Packed(form))
+        with pytest.raises(SpecError, match=problem):
+            tw.PackQuantized(64, 16, form, a=a)
+    tw.Gemm(M, 16, 64, a=a, b=tw.Packed(tw.Quantized("f4_e2m1", block=32)))
 
 
 def test_another_table_is_one_of_matrices(table: tw.Quantized) -> None:

@@ -173,7 +173,11 @@ REFUSED: Any = (
     (lambda: Gemm(4, 4, 4, a=Packed("f32", b="f32")), "the product decides"),
     (lambda: Gemm(4, 32, 4, d=Packed(ROWS)), "packed row by row, for a B with block scales"),
     (lambda: Gemm(4, N, 4, d=Packed(ROWS, b=U4)), "fixed number of columns"),
-    (lambda: Packed("f32", format="f32 as f32"), "no packed format of f32"),
+    (lambda: Packed("f32", format="f32 as f32"), "no packed format without scales(?s:.*)for f32"),
+    (
+        lambda: Packed("f64", format=F32),
+        r'of f64, but its format holds elements of f32(?s:.*)expected: "f64 as f64',
+    ),
     (lambda: Packed("f32", mb=8, format=F32), "says all of its sizes"),
     (lambda: _compiled(Gemm(4, 4, 4, d=Packed("bf16")), "amx"), "reads rows of A in place"),
     (lambda: _compiled(Gemm(4, 4, 4, d=Packed("f32", b="f64")), "avx2"), "no product has an A"),

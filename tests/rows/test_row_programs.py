@@ -13,6 +13,7 @@ from support.cases import Cases
 import tilewright as tw
 from tilewright import nn, targets
 from tilewright.generate import interpret_kernel
+from tilewright.ir.nest import When
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Point, Prefetch
 from tilewright.lower.rows.program import rows_program
@@ -23,7 +24,7 @@ from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.network import expected_of
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.network.value import slot
-from tilewright.spec.sizes import Size
+from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr
 
@@ -247,6 +248,15 @@ def test_an_estimate_grows_with_the_rows_and_names_its_bound() -> None:
     few, many = (int(one[1]) for one in found if one)
     assert 9.5 < many / few < 10.5
     assert "rows_ = 400" in said[1]
+
+
+@pytest.mark.parametrize("cols", [5, 85, tw.dim("cols")])
+def test_only_sizes_of_the_call_are_compared(cols: Any) -> None:
+    """The last columns have a condition only if the call decides whether there are any."""
+    spec = tw.network(lambda x: nn.sum(x, axis=0)).of(x=tw.Tensor("f32", (7, cols)))
+    program = rows_program(plan_rows(spec, tw.Schedule(), resolve("avx2")))
+    conditions = [node.count for node in walk(program.nest) if isinstance(node, When)]
+    assert len(conditions) == isinstance(cols, Dim)
 
 
 def test_variants_are_the_widths_that_a_schedule_may_have() -> None:

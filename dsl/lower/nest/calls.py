@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, when
 from tilewright.ir.ops import TileProgram
 from tilewright.ir.stages import ALIGNMENT
 from tilewright.lower.staging.pack import stack_bytes
@@ -67,7 +67,7 @@ def looped(
     If the part has at most one tile, there is no loop, only a test if needed.
     """
     if part.single:
-        return (When(part.count, body),) if part.once else body
+        return when(part.count, body) if part.once else body
     note = f"{dim} by {c_text(part.size)}"
     return (BlockLoop(f"{dim}t", part.count, body, first, note, dim in parallel),)
 

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from sympy import Expr, Integer
 
-from tilewright.ir.nest import NestNode, Pack, When
+from tilewright.ir.nest import NestNode, Pack, when
 from tilewright.lower.staging.buffers import convert_lines, margin
 from tilewright.plan.plan import Plan
 from tilewright.plan.staging import row_elements
@@ -97,7 +97,7 @@ class _Panels:
         for index, part in enumerate(parts):
             after = _begins(parts[index + 1 :], before + part.count)
             nodes = *self._alike(part, before), *self._panel(part, before, part.count - 1, after)
-            yield from nodes if value(part.count) else (When(part.count, nodes),)
+            yield from when(part.count, nodes)
             before = before + part.count
 
     def _alike(self, part: Part, before: Expr) -> Iterator[NestNode]:
@@ -156,8 +156,7 @@ class _Panels:
         """
         nodes: tuple[NestNode, ...] = ()
         for panel in reversed(panels) if depth != 0 else ():
-            body = self._rows(panel, first, depth)
-            nodes = body if value(panel.exists) else (When(panel.exists, body, nodes),)
+            nodes = when(panel.exists, self._rows(panel, first, depth), nodes)
         return nodes
 
     def _rows(self, panel: _Rows, first: Expr, depth: Expr) -> tuple[NestNode, ...]:

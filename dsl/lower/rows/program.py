@@ -14,12 +14,12 @@ from tilewright.ir.dataflow import (
     without_idle_masks,
     without_unread,
 )
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Pack, Program, When
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Pack, Program, When, when
 from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import Op, Parameter, StackBuffer, TileProgram
 from tilewright.plan.rows.passes import Known
 from tilewright.plan.rows.plan import RowPasses, RowsPlan
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol
 
 from .columns import block_ops
 from .row import row_ops
@@ -59,8 +59,7 @@ def _of_rows(plan: RowsPlan) -> Program:
     body = _block(plan, tiles, kept, count, count * symbol("block"))
     nest: list[NestNode] = [_shared(plan, "block", blocks, body, count * _work(tiles))]
     if left != 0:
-        body = _block(plan, tiles, kept, left, count * blocks)
-        nest += body if value(left) else (When(left, body),)
+        nest += when(left, _block(plan, tiles, kept, left, count * blocks))
     return Program(tuple(nest), tiles)
 
 
@@ -155,7 +154,7 @@ def columns_program(plan: RowsPlan) -> Program:
         ops = tuple(block_ops(plan, 1, left))
         tile = tile_of(plan, "columns_last", ops, *rest, shared=shared)
         tiles.append(tile)
-        nest.append(When(left, (Call(tile.name, _places(plan, tile, start)),)))
+        nest += when(left, (Call(tile.name, _places(plan, tile, start)),))
     return Program(tuple(nest), tuple(tiles))
 
 

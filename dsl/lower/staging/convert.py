@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
-from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated
+from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated, when
 from tilewright.ir.ops import Prefetch
 from tilewright.ir.values import Address
 from tilewright.lower.move import BY, MoveNest
@@ -251,7 +251,7 @@ class ConversionNest(MoveNest):
         if value(count) and self.overlaps:
             return [*whole, called(few, [0], move.depth - step)], []
         call = called(None, [0], step * count, tail)
-        return whole, [call if value(tail) else When(tail, (call,))]
+        return whole, [*when(tail, (call,))]
 
     def squares(self) -> Iterator[NestNode]:
         """Yield the conversion of adjacent lines into lines along K, in blocks that are transposed.
@@ -274,12 +274,12 @@ class ConversionNest(MoveNest):
                 if tail is None:
                     calls.append(BlockLoop("lp", many, (call,)))
                 else:
-                    calls.append(call if value(tail) else When(tail, (call,)))
+                    calls += when(tail, (call,))
             if there == step:
                 note = f"turn {move.source.name}"
                 yield self._over("kp", count, tuple(calls), move.lines + 1, note)
             else:
-                yield from calls if value(k_tail) else (When(k_tail, tuple(calls)),)
+                yield from when(k_tail, tuple(calls))
 
     def _square(self, tail: Expr | None, there: Expr, at: tuple[Expr, Expr]) -> Call:
         """Return the call of one block with ``tail`` lines, None for all, and ``there`` elements

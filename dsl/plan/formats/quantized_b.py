@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from sympy import Expr, Integer, Rational
 
-from tilewright.errors import PlanError
 from tilewright.ir.nest import Name
 from tilewright.isa.target import Target, vectors_alone
 from tilewright.isa.vector import TABLE, Vector
@@ -25,8 +24,6 @@ from ..operands import Operand, odd_vectors, operand_of
 from .low_bit import ROW_UNIT, SUMS, QuantizedFormat
 from .packed_b import CACHED_BYTES
 
-#: For each quantized type: the integer type whose multiply-add computes with its elements.
-_FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
 #: The number of columns in a block of a large B. It is the width of a tile of several rows. Wider
 #: blocks are slower for a single row of A: it reads B from memory three times as fast with these
 #: blocks as with blocks of 96 columns.
@@ -190,10 +187,9 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
         numbers = _of_numbers(spec, vectors, deep=_meet_in_matrices(spec, target))
         return numbers or choose_product(vectors, types, "b", flat=True, held="f32")
-    _check_table(quantized)
     stored = quantized.stored
-    few = "u4" if stored.bits <= 4 else "u8"
-    types = {"a": "s8", "b": _FACTORS.get(quantized.type, few)}
+    packed = stored.unpacked if stored.bits == 8 else "u4" if stored.bits <= 4 else "u8"
+    types = {"a": "s8", "b": stored.factor or packed}
     found = choose_product(vectors, types, "b", flat=True, fixed="a")
     if stored.bits == 8:
         return found
@@ -201,18 +197,6 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     largest = shift + max(stored.integers) if stored.values else stored.high - stored.low
     runs = in_few(vectors, found, largest)
     return found if runs is None else replace(runs, shifts={"a": 0, "b": shift})
-
-
-def _check_table(quantized: Quantized) -> None:
-    """Raise PlanError if integers would multiply the numbers of a table other than f4_e2m1."""
-    if quantized.stored.values and quantized.type not in _FACTORS:
-        known = ", ".join(name for name, each in STORED.items() if each.values and name in _FACTORS)
-        raise PlanError(
-            f"integers do not multiply the numbers of {quantized.type}",
-            got=f"b=tw.Packed({quantized}), A of integers",
-            expected=f"an A of floating point, or a B of integers or of {known}",
-            hint='a="f32"',
-        )
 
 
 def has_table(type_: str) -> bool:
