@@ -242,7 +242,7 @@ class PackQuantized(Spec):
         """Return the words with which the names of such kernels begin."""
         of_a = self.a.to if isinstance(self.a, Quantize) else self.a
         sizes = sizes_word(("k", self.k), ("n", self.n))
-        return ["pack", self.type.type, f"for_{of_a}", sizes, self.order.lower()]
+        return ["pack", self.type.stored_name.partition("(")[0], f"for_{of_a}", sizes, self.order.lower()]
 
 
 @spelled(SpecTypeError)
@@ -317,7 +317,7 @@ class QuantizeRows(Spec):
     def words(self) -> list[str]:
         """Return the words with which the names of such kernels begin."""
         sizes = sizes_word(("m", self.m), ("k", self.k))
-        return ["quantize", self.a.type, f"for_{self.b.type}", sizes]
+        return ["quantize", self.a.type, f"for_{self.b.stored_name.partition('(')[0]}", sizes]
 
 
 @spelled(SpecTypeError)

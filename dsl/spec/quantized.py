@@ -6,14 +6,17 @@ scale belongs to a block of elements along K, in a column of B or in a row of A.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .sizes import check_count, whole_number
+from .sizes import check_count, real_number, whole_number
 from .types import DTypeLike, TypeName, is_integer, type_name
 
 #: Names of the types in which low-bit matrices store their elements.
@@ -97,13 +100,113 @@ def integers(bits: int, *, signed: bool) -> StoredType:
     return StoredType(bits, -below, (1 << bits) - 1 - below, "s8" if signed else "u8")
 
 
+@spelled(SpecTypeError)
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A type of low-bit elements that stand for the numbers of a table: the ``type`` of a
+    ``tw.Quantized``.
+
+    An element is a code, the index of its number. The A of a product must be floating point. Tables
+    of the same numbers are equal.
+
+    Parameters
+    ----------
+    numbers : sequence of float
+        16 numbers for elements of 4 bits, 8 for 3 bits, or 4 for 2 bits, in the order of their
+        codes. Each is rounded to the nearest f32. A number may occur twice, but not all may be
+        equal.
+
+    Raises
+    ------
+    SpecError
+        The count is another one, or a number is NaN or not in the range of f32.
+
+    Examples
+    --------
+    >>> powers = tw.Quantized(tw.Table((0, 1, 2, 4)), scale="f32", block=16)
+    >>> b = tw.quantize(np.float32([[4], [0.9], [2.9], [3.1], *[[0]] * 12]), powers)
+    >>> b.q[:4, 0], b.dequantize()[:4, 0]
+    (array([3, 1, 2, 3], dtype=uint8), array([4., 1., 2., 4.], dtype=float32))
+    """
+
+    numbers: tuple[float, ...]
+
+    def __init__(self, numbers: Iterable[float]) -> None:
+        if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+            raise SpecTypeError("a table has several numbers", got=numbers, expected=_COUNTS)
+        found = tuple(_in_f32(each, code) for code, each in enumerate(numbers))
+        if len(found) not in (4, 8, 16):
+            raise SpecError(
+                "a table has another count of numbers",
+                got=f"{len(found)} numbers",
+                expected=_COUNTS,
+                hint="repeat a number for codes that do not occur",
+            )
+        if len(set(found)) == 1:
+            raise SpecError(
+                "all numbers of a table are equal", got=found[0], expected="at least two numbers"
+            )
+        object.__setattr__(self, "numbers", found)
+
+    def __str__(self) -> str:
+        return f"a table of {len(self.numbers)} numbers"
+
+    @property
+    def text(self) -> str:
+        """The numbers as one word. Nine digits identify a number of f32."""
+        return f"table({','.join(f'{number:.9g}' for number in self.numbers)})"
+
+    @property
+    def stored(self) -> StoredType:
+        """The type of the codes, with the numbers."""
+        most = len(self.numbers) - 1
+        return StoredType(most.bit_length(), 0, most, "u8", self.numbers)
+
+
+_COUNTS = "16, 8 or 4 numbers, for elements of 4, 3 or 2 bits"
+
+
+def _in_f32(given: object, code: int) -> float:
+    """Return a number of a table, rounded to f32."""
+    number = real_number(given)
+    try:
+        found: float = struct.unpack("f", struct.pack("f", number))[0]
+    except (OverflowError, struct.error):
+        found = math.nan
+    if not math.isfinite(found) or (found == 0 and number != 0):
+        raise SpecError(
+            f"the number of code {code} is none that a table can have",
+            got=given,
+            expected="0, or a number of magnitude 1.4e-45 to 3.4e38",
+            hint="scale the numbers, and the scales of blocks by the inverse",
+        )
+    return found + 0.0  # 0.0 for -0.0, which equals it
+
+
+@lru_cache(maxsize=256)
+def _table_of(text: str) -> Table | None:
+    """Return the table with this ``text``; None if there is none."""
+    numbers = text.removeprefix("table(").removesuffix(")").split(",")
+    try:
+        found = Table(map(float, numbers))
+    except (ValueError, SpecError):
+        return None
+    return found if found.text == text else None
+
+
+def stored_type(name: str) -> StoredType | None:
+    """Return the type of stored elements with a name, or with a table's text; None if unknown."""
+    table = None if name in STORED else _table_of(name)
+    return STORED.get(name) if table is None else table.stored
+
+
 #: The types of stored elements by name. Integers of another width need only an entry here.
 STORED: dict[str, StoredType] = {
     **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
     **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
     "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5),
-    "iq4_nl": StoredType(4, 0, 15, "u8", _IQ4_NL),
-    "nf4": StoredType(4, 0, 15, "u8", _NF4),
+    "iq4_nl": Table(_IQ4_NL).stored,
+    "nf4": Table(_NF4).stored,
     "f8_e4m3": StoredType(8, -448, 448, "f8_e4m3"),
     "f8_e5m2": StoredType(8, -57344, 57344, "f8_e5m2"),
 }
@@ -150,9 +253,10 @@ class Quantized:
 
     Parameters
     ----------
-    type : str
+    type : str or Table
         Stored type of ``q``: s2, u2, s3, u3, s4, u4, s5, u5, s6, u6, s8, u8, f4_e2m1, iq4_nl, nf4,
-        f8_e4m3 or f8_e5m2. f8, iq4_nl and nf4 need an A of floating point.
+        f8_e4m3, f8_e5m2, or a ``tw.Table`` of any numbers. f8, iq4_nl, nf4 and tables need an A of
+        floating point.
     scale : str
         Type of the scales: f32, f16, bf16, e8m0 or f8_e4m3.
     zero : int or str, optional
@@ -181,13 +285,17 @@ class Quantized:
            [16., 16., 16., 16.]], dtype=float32)
     """
 
-    type: StoredName
+    type: StoredName | Table
     scale: ScaleName = "f32"
     zero: int | StoredName | ScaleName | None = None
     block: int | tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        _one_of(self.type, STORED, "unknown type of stored elements")
+        table = _table_of(self.type) if isinstance(self.type, str) else self.type
+        if isinstance(table, Table):
+            object.__setattr__(self, "type", table)
+        else:
+            _one_of(self.type, (*STORED, "a tw.Table"), "unknown type of stored elements")
         _one_of(self.scale, SCALES, "scales cannot have this type")
         object.__setattr__(self, "block", _block(self))
         if isinstance(self.zero, str):
@@ -197,8 +305,13 @@ class Quantized:
 
     @property
     def stored(self) -> StoredType:
-        """The entry of ``STORED`` for the type of the elements."""
-        return STORED[self.type]
+        """The properties of the type of the elements."""
+        return self.type.stored if isinstance(self.type, Table) else STORED[self.type]
+
+    @property
+    def stored_name(self) -> str:
+        """The name of the type of the elements, or its table's text."""
+        return self.type.text if isinstance(self.type, Table) else self.type
 
     @property
     def zeros(self) -> Literal["", "zeros", "minima"]:

@@ -17,7 +17,7 @@ from tilewright.isa.target import Target, vectors_alone
 from tilewright.isa.vector import TABLE, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.quantized import SCALES, STORED, Plane, Quantized
+from tilewright.spec.quantized import SCALES, STORED, Plane, Quantized, StoredType, stored_type
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, value
 
@@ -91,14 +91,21 @@ class QuantizedFormat:
         )
 
     @property
+    def numbers(self) -> StoredType:
+        """The type of the elements."""
+        found = stored_type(self.type)
+        assert found is not None, self.type
+        return found
+
+    @property
     def fields(self) -> int:
         """The number of K groups that share bytes."""
-        return STORED[self.type].fields
+        return self.numbers.fields
 
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The planes into which the bits of an element are split."""
-        return STORED[self.type].planes
+        return self.numbers.planes
 
     def lines(self, groups: int) -> int:
         """Return the number of rows of bytes that ``groups`` K groups of a block take.
@@ -181,7 +188,7 @@ class QuantizedFormat:
         Integers are extracted as unsigned ones, to which signed integers were shifted. Codes of a
         table keep B's type.
         """
-        return self.type if STORED[self.type].values else f"u{plane.bits}"
+        return self.type if self.numbers.values else f"u{plane.bits}"
 
     @property
     def bias(self) -> int:
@@ -230,7 +237,7 @@ def in_panel(form: QuantizedFormat, type_: str, width: int) -> NumbersFormat:
 
 
 _TEXT = re.compile(
-    r"(?P<type>\w+)(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
+    r"(?P<type>\w+|table\([^ ]+\))(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
     r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))?"
     r"(?: and (?P<sums>\w+) sums)? "
     r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) in groups of "
@@ -241,7 +248,7 @@ _TEXT = re.compile(
 def quantized_format_named(text: str) -> QuantizedFormat | None:
     """Return the quantized format whose ``text`` this is, or None."""
     found = _TEXT.fullmatch(text)
-    if found is None or found["type"] not in STORED:
+    if found is None or stored_type(found["type"]) is None:
         return None
     scale, zeros, sums = found["scale"], found["zeros"] or "", found["sums"] or ""
     if scale not in ITEMSIZE or zeros not in ("", *ITEMSIZE) or sums not in ("", SUMS):
@@ -255,7 +262,7 @@ def quantized_format_named(text: str) -> QuantizedFormat | None:
     whole = 0 not in (form.nb, form.group, form.block) and form.block % form.group == 0
     return (
         form
-        if whole and form.stored in ("u8", "s8", STORED[form.type].unpacked) and form.text == text
+        if whole and form.stored in ("u8", "s8", form.numbers.unpacked) and form.text == text
         else None
     )
 
@@ -278,7 +285,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
     if integers and (stored.bits == 8 or stored.values):
         shift = product.shifts["b"]
     return QuantizedFormat(
-        type=quantized.type,
+        type=quantized.stored_name,
         stored=held,
         scale=_packed_scale(quantized),
         zeros=_packed_zeros(quantized),
@@ -388,7 +395,7 @@ def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> b
     The values must fit in a byte, and the target must be able to look them up in a table. A block's
     sums then need no correction for a bias of the codes.
     """
-    stored, lanes = STORED[form.type], target.of(product.accumulator)[0].lanes
+    stored, lanes = form.numbers, target.of(product.accumulator)[0].lanes
     if not (form.bias and is_integer(product.along)) or 1 << stored.bits > TABLE:
         return False
     numbers = stored.values or (-form.bias, (1 << stored.bits) - 1 - form.bias)
@@ -438,15 +445,15 @@ def _check_table(quantized: Quantized) -> None:
         )
 
 
-def has_table(type_: str) -> bool:
-    """True if only a table, and no arithmetic, converts codes of ``type_`` to numbers."""
-    values = STORED[type_].values
+def has_table(form: QuantizedFormat) -> bool:
+    """True if only a table, and no arithmetic, converts the codes of a format to numbers."""
+    values = form.numbers.values
     return bool(values) and values != STORED["f4_e2m1"].values
 
 
-def is_chosen(type_: str, vector: Vector) -> bool:
-    """True if ``type_`` needs a table, but ``vector`` has no instructions that look numbers up."""
-    return has_table(type_) and vector.numbers is None
+def is_chosen(form: QuantizedFormat, vector: Vector) -> bool:
+    """True if codes need a table, but ``vector`` has no instructions that look numbers up."""
+    return has_table(form) and vector.numbers is None
 
 
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:
