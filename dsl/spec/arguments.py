@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import SpecError
 
 from .operands import Batch, Matrix, Order, Packed, Strided
-from .quantized import Quantize, Quantized, check_block_scales, check_quantized
+from .quantized import FLOATS, Quantize, Quantized, check_length
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
 from .sizes import Dim, Size, check_size
 from .sums import check_math, check_sums, computed_in, default_c
@@ -220,3 +220,95 @@ def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Output
     from .reductions import as_outputs
 
     return None if epilogue is None else as_expression(epilogue), as_outputs(outputs)
+
+
+def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
+    """Raise SpecError if A has scales for blocks of its rows that do not fit A, B or the batch."""
+    if not isinstance(a_scale, tuple):
+        return
+    if b is None or getattr(a, "type", None) != "s8" or isinstance(a, Quantize):
+        raise SpecError(
+            "scales of blocks belong to an A of s8 that meets a quantized B",
+            got=f"a_scale={a_scale!r}, a={a!r}",
+            expected='a="s8", b=tw.Packed(tw.Quantized(...))',
+        )
+    if a_scale != b.per:
+        raise SpecError(
+            "A and B are quantized in blocks of other lengths",
+            got=f"a_scale={a_scale!r}, b={b!r}",
+            expected=f"a_scale={b.per!r}",
+        )
+    if batch is not None:
+        raise SpecError(
+            "scales of blocks are those of one A",
+            got=batch,
+            hint="without batch, and one call for each product",
+        )
+
+
+def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
+    """Raise SpecError unless the quantized formats of A and B fit each other along K.
+
+    ``zeros`` are the arguments ``a_zero`` and ``b_zero``. Beside a quantized B, only an A of
+    integers may have a zero point.
+    """
+    if not isinstance(a, Quantize) and b is None:
+        return
+    if b is None:
+        raise SpecError(
+            "A is quantized by the kernel, and B is not",
+            got=a,
+            expected="a B of integers with scales",
+            hint='b=tw.Packed(tw.Quantized("s8", block=32))',
+        )
+    _check_beside(a, zeros)
+    type_: Any = getattr(a, "type", None)
+    if not isinstance(a, Quantize):
+        if type_ not in (*FLOATS, "s8"):
+            raise SpecError(
+                "a B that is quantized in blocks does not meet an A of this type",
+                got=f"a={type_}",
+                expected=f"one of {', '.join(FLOATS)}, a tw.Quantize of one of them, or s8",
+                hint=f'a=tw.Quantize("f32", per={b.per!r})',
+            )
+        if type_ == "s8" and getattr(a, "order", "C") != "C":
+            raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
+    if type_ in FLOATS and not isinstance(a, Quantize):
+        return
+    if not is_integer(b.stored.unpacked):
+        raise SpecError(
+            "A is integers, and the elements of B are none",
+            got=f"a={a!r}, b of {b.type}",
+            hint='a="f32": products of floating point',
+        )
+    if isinstance(a, Quantize) and a.block not in (None, b.along):
+        raise SpecError(
+            "A and B are quantized in blocks of other lengths",
+            got=f"{a.block} elements of K in A, {b.along or 'all'} in B",
+            hint=f"per={b.per!r}, or per='row'",
+        )
+    if isinstance(k, int):
+        wide = a.zero is not None if isinstance(a, Quantize) else zeros.get("a_zero") is not None
+        check_length(b, b.block_of(k), wide=wide)
+
+
+def _check_beside(a: object, zeros: Mapping[str, object]) -> None:
+    """Raise SpecError for a zero point that A and a quantized B do not allow."""
+    hints = {
+        "a_zero": 'a=tw.Quantize(..., zero="s8"), or an A of s8',
+        "b_zero": "tw.Quantized(zero=...) for B's",
+    }
+    for name, zero in zeros.items():
+        given = name == "a_zero" and getattr(a, "type", None) == "s8"
+        if zero is not None and (not given or isinstance(a, Quantize)):
+            raise SpecError(
+                f"{name} is given, but what is quantized in blocks has no zero point beside them",
+                got=zero,
+                hint=hints[name],
+            )
+        if isinstance(zero, int) and not -128 <= zero < 128:
+            raise SpecError(
+                "the zero point of an A that meets a quantized B must be a number of A's type",
+                got=zero,
+                expected="-128 to 127",
+            )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -112,9 +112,8 @@ class Table:
     Parameters
     ----------
     numbers : sequence of float
-        16 numbers for elements of 4 bits, 8 for 3 bits, or 4 for 2 bits, in the order of their
-        codes. Each is rounded to the nearest f32. A number may occur twice, but not all may be
-        equal.
+        16 numbers for elements of 4 bits, or 4 for 2 bits, in the order of their codes. Each is
+        rounded to the nearest f32. A number may occur twice, but not all may be equal.
 
     Raises
     ------
@@ -132,10 +131,11 @@ class Table:
     numbers: tuple[float, ...]
 
     def __init__(self, numbers: Iterable[float]) -> None:
-        if isinstance(numbers, str) or not isinstance(numbers, Iterable):
-            raise SpecTypeError("a table has several numbers", got=numbers, expected=_COUNTS)
+        given: object = numbers
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise SpecTypeError("a table has several numbers", got=given, expected=_COUNTS)
         found = tuple(_in_f32(each, code) for code, each in enumerate(numbers))
-        if len(found) not in (4, 8, 16):
+        if len(found) not in (4, 16):
             raise SpecError(
                 "a table has another count of numbers",
                 got=f"{len(found)} numbers",
@@ -163,7 +163,7 @@ class Table:
         return StoredType(most.bit_length(), 0, most, "u8", self.numbers)
 
 
-_COUNTS = "16, 8 or 4 numbers, for elements of 4, 3 or 2 bits"
+_COUNTS = "16 numbers for elements of 4 bits, or 4 for 2 bits"
 
 
 def _in_f32(given: object, code: int) -> float:
@@ -314,6 +314,11 @@ class Quantized:
         return self.type.text if isinstance(self.type, Table) else self.type
 
     @property
+    def word(self) -> str:
+        """The type's name as part of names of kernels: "table" for any table."""
+        return "table" if isinstance(self.type, Table) else self.type
+
+    @property
     def zeros(self) -> Literal["", "zeros", "minima"]:
         """The numbers that each block has besides its scale: "zeros", "minima", or "" for none."""
         if not isinstance(self.zero, str):
@@ -350,7 +355,7 @@ class Quantized:
         return -(-k // self.block_of(k)), -(-n // self.columns)
 
 
-def _one_of(name: object, known: Mapping[str, object], problem: str) -> None:
+def _one_of(name: object, known: Collection[str], problem: str) -> None:
     if not isinstance(name, str) or name not in known:
         raise SpecError(problem, got=name, expected=f"one of {', '.join(known)}")
 
@@ -370,13 +375,13 @@ def _zero(form: Quantized) -> int:
 
 def _check_zeros(form: Quantized) -> None:
     stored = form.stored
-    named: dict[str, object] = {} if stored.floating else {form.type: None}
+    named: dict[str, object] = {} if stored.floating else {form.stored_name: None}
     _one_of(form.zero, {**named, "f32": None, "f16": None, "bf16": None}, "unknown type of zeros")
     if form.along is not None:
-        _check_length(form, form.along)
+        check_length(form, form.along)
 
 
-def _check_length(form: Quantized, length: int, *, wide: bool = False) -> None:
+def check_length(form: Quantized, length: int, *, wide: bool = False) -> None:
     """Raise SpecError if a block is so long that the integer sum over it might not be exact.
 
     ``wide`` is True if the A of the product has zero points.
@@ -464,11 +469,11 @@ class Quantize:
         zero: Literal["s8"] | None = None,
     ) -> None:
         name = type_name(type)
-        if name not in _FLOATS:
+        if name not in FLOATS:
             raise SpecError(
                 "what is quantized must be floating point",
                 got=name,
-                expected=f"one of {', '.join(_FLOATS)}",
+                expected=f"one of {', '.join(FLOATS)}",
             )
         _one_of(to, {"s8": None}, "A is quantized to another type")
         if zero is not None:
@@ -489,7 +494,8 @@ class Quantize:
         return "C"
 
 
-_FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
+#: The types of floating point that A may have beside a low-bit B.
+FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
 
 
 def _per(per: Any) -> PerRow:
@@ -545,95 +551,3 @@ def check_block(block: object, together: int = 1) -> int:
             expected=f"{unit} to {LONGEST_BLOCK}",
         )
     return count
-
-
-def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
-    """Raise SpecError if A has scales for blocks of its rows that do not fit A, B or the batch."""
-    if not isinstance(a_scale, tuple):
-        return
-    if b is None or getattr(a, "type", None) != "s8" or isinstance(a, Quantize):
-        raise SpecError(
-            "scales of blocks belong to an A of s8 that meets a quantized B",
-            got=f"a_scale={a_scale!r}, a={a!r}",
-            expected='a="s8", b=tw.Packed(tw.Quantized(...))',
-        )
-    if a_scale != b.per:
-        raise SpecError(
-            "A and B are quantized in blocks of other lengths",
-            got=f"a_scale={a_scale!r}, b={b!r}",
-            expected=f"a_scale={b.per!r}",
-        )
-    if batch is not None:
-        raise SpecError(
-            "scales of blocks are those of one A",
-            got=batch,
-            hint="without batch, and one call for each product",
-        )
-
-
-def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
-    """Raise SpecError unless the quantized formats of A and B fit each other along K.
-
-    ``zeros`` are the arguments ``a_zero`` and ``b_zero``. Beside a quantized B, only an A of
-    integers may have a zero point.
-    """
-    if not isinstance(a, Quantize) and b is None:
-        return
-    if b is None:
-        raise SpecError(
-            "A is quantized by the kernel, and B is not",
-            got=a,
-            expected="a B of integers with scales",
-            hint='b=tw.Packed(tw.Quantized("s8", block=32))',
-        )
-    _check_beside(a, zeros)
-    type_: Any = getattr(a, "type", None)
-    if not isinstance(a, Quantize):
-        if type_ not in (*_FLOATS, "s8"):
-            raise SpecError(
-                "a B that is quantized in blocks does not meet an A of this type",
-                got=f"a={type_}",
-                expected=f"one of {', '.join(_FLOATS)}, a tw.Quantize of one of them, or s8",
-                hint=f'a=tw.Quantize("f32", per={b.per!r})',
-            )
-        if type_ == "s8" and getattr(a, "order", "C") != "C":
-            raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
-    if type_ in _FLOATS and not isinstance(a, Quantize):
-        return
-    if not is_integer(b.stored.unpacked):
-        raise SpecError(
-            "A is integers, and the elements of B are none",
-            got=f"a={a!r}, b of {b.type}",
-            hint='a="f32": products of floating point',
-        )
-    if isinstance(a, Quantize) and a.block not in (None, b.along):
-        raise SpecError(
-            "A and B are quantized in blocks of other lengths",
-            got=f"{a.block} elements of K in A, {b.along or 'all'} in B",
-            hint=f"per={b.per!r}, or per='row'",
-        )
-    if isinstance(k, int):
-        wide = a.zero is not None if isinstance(a, Quantize) else zeros.get("a_zero") is not None
-        _check_length(b, b.block_of(k), wide=wide)
-
-
-def _check_beside(a: object, zeros: Mapping[str, object]) -> None:
-    """Raise SpecError for a zero point that A and a quantized B do not allow."""
-    hints = {
-        "a_zero": 'a=tw.Quantize(..., zero="s8"), or an A of s8',
-        "b_zero": "tw.Quantized(zero=...) for B's",
-    }
-    for name, zero in zeros.items():
-        given = name == "a_zero" and getattr(a, "type", None) == "s8"
-        if zero is not None and (not given or isinstance(a, Quantize)):
-            raise SpecError(
-                f"{name} is given, but what is quantized in blocks has no zero point beside them",
-                got=zero,
-                hint=hints[name],
-            )
-        if isinstance(zero, int) and not -128 <= zero < 128:
-            raise SpecError(
-                "the zero point of an A that meets a quantized B must be a number of A's type",
-                got=zero,
-                expected="-128 to 127",
-            )

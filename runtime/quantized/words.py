@@ -77,8 +77,10 @@ def unpack(
     >>> tw.unpack(np.array([[-2]], np.int32), "s4", axis=1)
     array([[-2, -1, -1, -1, -1, -1, -1, -1]], dtype=int8)
     """
-    table = isinstance(type, Table)
-    stored = type.stored if table else STORED[one_of(type, STORED, "unknown type of stored elements")]
+    if isinstance(type, Table):
+        stored = type.stored
+    else:
+        stored = STORED[one_of(type, STORED, "unknown type of stored elements")]
     words = _words(packed, "packed")
     axis = _axis(axis, words)
     count, left = divmod(_WORDS[words.dtype], stored.bits)

@@ -27,7 +27,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import TABLE, Vector
-from tilewright.plan.formats.quantized_b import QuantizedFormat, has_table
+from tilewright.plan.formats.quantized_b import QuantizedFormat, has_table, is_chosen
 from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO
@@ -150,7 +150,7 @@ class Dequantizer:
         yield from stored.numbers(number, unpacked, joined)
         if "b_sign" in constants:
             yield from _small_float(real, number, constants)
-        elif has_table(form):
+        elif is_chosen(form, self.vector):
             yield from _chosen(self.target, real, number, form.numbers.values)
         else:
             if "b_bias" in constants:

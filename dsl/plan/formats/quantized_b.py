@@ -237,7 +237,8 @@ def in_panel(form: QuantizedFormat, type_: str, width: int) -> NumbersFormat:
 
 
 _TEXT = re.compile(
-    r"(?P<type>\w+|table\([^ ]+\))(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
+    r"(?P<type>\w+|table\([^ ]+\))"
+    r"(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
     r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))?"
     r"(?: and (?P<sums>\w+) sums)? "
     r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) in groups of "
@@ -423,7 +424,7 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     _check_table(quantized)
     stored = quantized.stored
     few = "u4" if stored.bits <= 4 else "u8"
-    types = {"a": "s8", "b": _FACTORS.get(quantized.type, few)}
+    types = {"a": "s8", "b": _FACTORS.get(quantized.stored_name, few)}
     found = choose_product(vectors, types, "b", flat=True, fixed="a")
     if stored.bits == 8:
         return found
@@ -435,7 +436,7 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
 
 def _check_table(quantized: Quantized) -> None:
     """Raise PlanError if integers would multiply the numbers of a table other than f4_e2m1."""
-    if quantized.stored.values and quantized.type not in _FACTORS:
+    if quantized.stored.values and quantized.stored_name not in _FACTORS:
         known = ", ".join(name for name, each in STORED.items() if each.values and name in _FACTORS)
         raise PlanError(
             f"integers do not multiply the numbers of {quantized.type}",
