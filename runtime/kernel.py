@@ -405,11 +405,10 @@ class Kernel(CallableKernel):
         """
         from tilewright.runtime.call.pack_source import Given, pack_for, pack_quantized
 
-        self._check_packs()
-        assert isinstance(self.spec, Gemm)
-        if self.spec.quantized is not None:
-            return pack_quantized(self.spec, self.isa, Given(b, scales, zeros, container))
-        spec, b = pack_for(self.spec, Given(b, scales, zeros, container))
+        product, given = self._that_packs(), Given(b, scales, zeros, container)
+        if product.quantized is not None:
+            return pack_quantized(product, self.signature.array("b").format, given)
+        spec, b = pack_for(product, given)
         return self._packer(spec)(b)  # type: ignore[no-any-return]
 
     def unpack_b(self, packed: PackedMatrix) -> Any:
@@ -435,16 +434,15 @@ class Kernel(CallableKernel):
         """
         from tilewright.runtime.call.pack_source import unpack_for, unpack_quantized
 
-        self._check_packs()
-        assert isinstance(self.spec, Gemm)
-        if self.spec.quantized is not None:
-            return unpack_quantized(self.spec, self.isa, packed)
-        spec, rows = unpack_for(self.spec, self.isa, packed)
+        product, format = self._that_packs(), self.signature.array("b").format
+        if product.quantized is not None:
+            return unpack_quantized(product, format, packed)
+        spec, rows = unpack_for(product, format, packed)
         found = [self._packer(spec)(row) for row in rows]
         return np.stack(found) if len(packed.shape) == 3 else found[0]
 
-    def _check_packs(self) -> None:
-        """Raise SpecError unless the kernel takes a packed B."""
+    def _that_packs(self) -> Gemm:
+        """Return the spec of a kernel with a packed B; SpecError for other kernels."""
         if not isinstance(self.spec, Gemm):
             raise SpecError("this kernel has no B that could be packed", got=repr(self.spec))
         if not isinstance(self.spec.b, Packed):
@@ -453,6 +451,7 @@ class Kernel(CallableKernel):
                 got=f"a kernel whose B is {self.spec.factors[1]}, not packed",
                 hint=f'tw.Gemm(..., b=tw.Packed("{self.spec.factors[1]}"))',
             )
+        return self.spec
 
     def _packer(self, spec: Spec) -> Kernel:
         """Return the kernel that packs or unpacks B."""

@@ -120,7 +120,7 @@ class NetworkKernel(SeveralResults):
         out : array_like or tuple, optional
             Where the result goes. By default new arrays are made.
         **named
-            Tensors by name.
+            Tensors by name, and the packed weights as ``packed``.
 
         Raises
         ------
@@ -150,6 +150,9 @@ class NetworkKernel(SeveralResults):
         self, arrays: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments with an array for each weight in place of the packed weights."""
+        if type(named.get("packed")) is PackedWeights:
+            arrays, named = (*arrays, named["packed"]), {**named}
+            del named["packed"]
         if not arrays or type(arrays[-1]) is not PackedWeights:
             if self._weights[0] in named:
                 return arrays, named  # all weights by name, as ``verify`` passes them
@@ -166,6 +169,12 @@ class NetworkKernel(SeveralResults):
                 got=packed,
                 expected=", ".join(name for name, _, _ in self._layout),
                 hint="net.pack(weights) of this kernel",
+            )
+        if len(given) > self._tensors:
+            raise ArgumentTypeError(
+                f"{self.name} takes fewer tensors before its packed weights",
+                got=len(given),
+                expected=f"({', '.join(each.name for each in self._network.inputs)}, packed)",
             )
         packed.adopt(self._layout)
         if len(given) == self._tensors:

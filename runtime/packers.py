@@ -6,17 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.plan.formats.layout import packed_format_named
+from tilewright.plan.formats.named import format_named
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.bound_sizes import Known
 from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block, packed_row
 from tilewright.runtime.call.scalars import is_number
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.pack import Copy, Pack, PackQuantized, QuantizeRows
-from tilewright.spec.signature import PackedBytes, has_formats, packs
+from tilewright.spec.signature import ArrayParameter, PackedBytes, has_formats, packs
 from tilewright.spec.sizes import Size
 
 from .kernel import Kernel
+
+
+def _format_of(p: ArrayParameter) -> Any:
+    """Return the format of a packed matrix that a kernel reads or writes."""
+    form = format_named(p.format)
+    assert form is not None, "a kernel knows its formats"
+    return form
 
 
 def into(kernel: Kernel, arrays: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -42,9 +49,7 @@ class Packer(Kernel):
         spec, b = self.spec, as_array(arrays[0], "b")
         assert isinstance(spec, Pack)
         k, n = b.shape[-2:] if isinstance(b, np.ndarray) and b.ndim > 1 else (0, 0)
-        family = packed_format_named(self.signature.output.format)
-        assert family is not None, "a kernel knows its format"
-        form = family.of(k, n)
+        form = _format_of(self.signature.output).of(k, n)
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
         block = new_block(count * form.nbytes)
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
@@ -65,13 +70,11 @@ class QuantizedPacker(Kernel):
         """Return a matrix B packed. B is a QuantizedMatrix of k x n."""
         if len(arrays) != 1 or out is not None or named:
             return super().__call__(*arrays, out=out, **named)
-        from tilewright.plan.formats.lookup import format_of
-
         from .call.pack_source import parts_of
 
         spec = self.spec
         assert isinstance(spec, PackQuantized)
-        form = format_of(spec, self.isa)
+        form = _format_of(self.signature.output)
         parts = parts_of(spec, arrays[0])
         block = new_block(form.nbytes)
         super().__call__(*parts, matrix_in(block).reshape(1, form.nbytes))
@@ -90,12 +93,10 @@ class RowQuantizer(Kernel):
         """Return a matrix A quantized and packed. A is m x k."""
         if len(arrays) != 1 or out is not None or named:
             return into(self, arrays, named if out is None else {"out": out, **named})
-        from tilewright.plan.formats.quantized_a import rows_format_of
-
         spec, a = self.spec, as_array(arrays[0], "a")
         assert isinstance(spec, QuantizeRows)
         rows = a.shape[0] if isinstance(a, np.ndarray) and a.ndim == 2 else 0
-        form = rows_format_of(spec, self.isa).of(spec.k, rows)
+        form = _format_of(self.signature.output).of(spec.k, rows)
         block = new_block(form.nbytes)
         super().__call__(a, matrix_in(block).reshape(1, form.nbytes))
         return PackedMatrix.owning(form.text, a.shape, block)
@@ -115,15 +116,13 @@ class Copier(Kernel):
         assert isinstance(spec, Copy)
         if not has_formats(spec) or len(arrays) != 1 or named:
             return super().__call__(*arrays, out=out, **named)
-        from tilewright.plan.formats.lookup import formats_of
-
-        forms = formats_of(spec, self.isa)
+        a, d = self.signature.arrays
         given = arrays[0]
-        if "a" in forms and isinstance(given, PackedMatrix):
-            given = packed_row(given, forms["a"].text)
-        if out is not None or "d" not in forms:
+        if a.format and isinstance(given, PackedMatrix):
+            given = packed_row(given, a.format)
+        if out is not None or not d.format:
             return super().__call__(given, out=out)
-        form: Any = forms["d"]
+        form = _format_of(d)
         block = new_block(form.nbytes)
         super().__call__(given, out=matrix_in(block).reshape(1, form.nbytes))
         return PackedMatrix.owning(form.text, (form.k, form.n), block)

@@ -47,9 +47,21 @@ def _cuts(element: str, bits: int) -> dict[str, Any]:
     """Return the fields of ``Vector`` for access to some of the lanes."""
     return {
         "mask": _mask(element, bits),
-        "fill": f"{prefix(bits)}_mask_blend_{_SUFFIX[element]}({{mask}}, {{other}}, {{v}})",
+        "fill": _fill(element, bits),
         "partial_store": short_stores(element, bits),
     }
+
+
+def _fill(element: str, bits: int) -> str:
+    """Return the C that puts other lanes beside those of the mask.
+
+    GCC 12 fails on a masked conversion of bytes to 8 or 4 lanes of s32, and makes it of a blend and
+    a conversion. It does not if the mask is that of the other lanes.
+    """
+    blend = f"{prefix(bits)}_mask_blend_{_SUFFIX[element]}"
+    if element == "s32" and bits < _WIDTHS[0]:
+        return f"{blend}((__mmask8)~{{mask}}, {{v}}, {{other}})"
+    return f"{blend}({{mask}}, {{other}}, {{v}})"
 
 
 def _mask(element: str, bits: int) -> Mask:
@@ -85,7 +97,7 @@ _TRANSPOSE["s64"] = integer_transposes(512, "pd", _TRANSPOSE["f64"])
 def _ops(element: str, bits: int) -> dict[str, str]:
     """Return C for the operations that differ from AVX2's.
 
-    These are selection at all widths, and comparison and rounding at 512 bits.
+    These are selection, and scaling of f32, at all widths, and comparison and rounding at 512 bits.
     """
     mm, kind = prefix(bits), {"f32": "ps", "f64": "pd", "s32": "si"}[element]
     size = 64 if element == "f64" else 32
@@ -93,6 +105,10 @@ def _ops(element: str, bits: int) -> dict[str, str]:
     mask = x if element == "f64" else "{x}"
     chosen = f"{mm}_ternarylogic_epi{size}({mask}, {y}, {z}, 0xca)"
     select = {"select": chosen if kind == "si" else cast("si", kind, bits, chosen)}
+    if kind == "ps":
+        select["scale"] = f"{mm}_scalef_ps({{x}}, {{y}})"
+        above = f"{mm}_cmp_ps_mask({{y}}, {{x}}, _CMP_NLT_UQ)"
+        select["zero_below"] = f"{mm}_maskz_mov_ps({above}, {{z}})"
     if bits != 512:
         return select
     return select | (_integer_tests() if kind == "si" else _tests(kind, size))

@@ -7,7 +7,7 @@ steps are equal, the second is not written.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,8 @@ import numpy as np
 
 from tilewright.errors import PlanError
 
-from .operations import DTYPES, MASKS, OPERATIONS, compute
+from .operations import DTYPES, MASKS, OPERATIONS, OPTIONAL, compute
+from .ranges import ANY, Range, range_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +53,19 @@ class Builder:
 
     Operations on literals are computed while the program is written. Steps are simplified where the
     result has the same bits for every value: ``x * 1``, ``x - 0.0``, ``x + -0.0``, two negations,
-    division by a power of two, a minimum with a number that no value exceeds (see ``at_most``).
+    division by a power of two, a limit that no value exceeds (see ``ranges.py`` and ``at_most``).
 
-    ``real`` is the program's floating-point type, ``whole`` its integer type: s32 or s64.
+    ``real`` is the program's floating-point type, ``whole`` its integer type: s32 or s64. The
+    operations in ``OPTIONAL`` can be used only if they are in ``extra``.
     """
 
-    def __init__(self, real: str = "f32", whole: str = "s32") -> None:
-        self.real, self.whole = real, whole
+    def __init__(self, real: str = "f32", whole: str = "s32", extra: Collection[str] = ()) -> None:
+        self.real, self.whole, self.extra = real, whole, extra
         self.steps: list[Step] = []
         self._values = 0
         self._known: dict[object, Value] = {}
         self._makers: dict[Value, Step] = {}
-        self._most: dict[Value, float] = {}
+        self._ranges: dict[Value, Range] = {}
         self._part = ""
 
     @contextmanager
@@ -81,7 +83,18 @@ class Builder:
     def at_most(self, value: Argument, most: float) -> None:
         """Tell that ``value`` is NaN or at most ``most``; a minimum may then be left out."""
         if isinstance(value, Value):
-            self._most[value] = most
+            low, high = self._range(value)
+            self._ranges[value] = low, min(high, most)
+
+    def has(self, fn: str) -> bool:
+        """Return True if the program may use the operation ``fn``."""
+        return fn in self.extra or (fn in OPERATIONS and fn not in OPTIONAL)
+
+    def _range(self, arg: Argument) -> Range:
+        """Return the least and the largest number that ``arg`` may be, unless it is NaN."""
+        if isinstance(arg, Value):
+            return self._ranges.get(arg, ANY)
+        return ANY if math.isnan(arg) else (arg, arg)
 
     def __call__(self, fn: str, *args: Argument) -> Argument:
         """Return ``fn`` applied to ``args``: a value, or a literal if all ``args`` are literals."""
@@ -110,8 +123,9 @@ class Builder:
     def _element(self, fn: str, args: tuple[Argument, ...]) -> str:
         """Return the lane type of ``args``; PlanError if ``fn`` is not defined for it."""
         operation = OPERATIONS.get(fn)
-        if operation is None:
-            raise PlanError("no elementary operation", got=fn, expected=", ".join(OPERATIONS))
+        if operation is None or not self.has(fn):
+            every = ", ".join(filter(self.has, OPERATIONS))
+            raise PlanError("no elementary operation", got=fn, expected=every)
         types = [self._type(arg) for arg in args]
         lanes = types[1:] if fn == "select" else types
         legal = len(args) == operation.arity and len(set(lanes)) == 1
@@ -135,9 +149,10 @@ class Builder:
             dst = self._known[key] = self.input(OPERATIONS[fn].result(element))
             self._makers[dst] = Step(dst, fn, args, element, self._part)
             self.steps.append(self._makers[dst])
-            match fn, args:
-                case "max", (float(low), Value() as x) if x in self._most:
-                    self._most[dst] = max(low, self._most[x])
+            if dst.element == "f32":
+                found = range_of(fn, args, tuple(map(self._range, args)))
+                if found != ANY:
+                    self._ranges[dst] = found
         return self._known[key]
 
     def _inside(self, fn: str, arg: Argument) -> Argument | None:
@@ -169,8 +184,12 @@ class Builder:
                 return self("add", x, z) if y == 1 else self("sub", z, x)
             case ("select", (int(mask), x, y)):
                 return x if mask else y
-            case ("min", (float(high), x)) if x in self._most and self._most[x] <= high:
+            case ("min", (float(high), x)) if self._range(x)[1] <= high:
                 return x
+            case ("max", (float(low), x)) if self._range(x)[0] >= low:
+                return x
+            case ("zero_below", (float(low), x, y)) if self._range(x)[0] >= low:
+                return y
             case ("select" | "min" | "max", (*_, x, y)) if x == y and isinstance(x, Value):
                 return x
         return None

@@ -5,7 +5,8 @@ zeros. The meaning of each operation is the numpy function in ``NUMPY``. Floatin
 rounded once, to nearest even; integers wrap. ``min(x, y)`` is ``x < y ? x : y`` and ``max(x, y)``
 is ``x > y ? x : y``: both are y if x and y are equal or unordered. ``to_s32`` requires that the
 value fits. ``bits`` and ``float`` reinterpret the bits. A NaN stays a NaN, with any sign and
-payload.
+payload. ``scale(x, n)`` is ``x * 2**floor(n)`` for a finite n. ``zero_below(low, x, y)`` is 0 where
+``x < low``, else y. Only some targets have these two.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ OPERATIONS: dict[str, Operation] = {
     **dict.fromkeys(("and", "or", "xor", "shl", "shr", "ushr"), Operation(2, ("s32",), _KEPT)),
     **dict.fromkeys(("to_s32", "bits"), Operation(1, ("f32",), {"f32": "s32"})),
     **dict.fromkeys(("to_f32", "float"), Operation(1, ("s32",), {"s32": "f32"})),
+    "scale": Operation(2, ("f32",), _KEPT),
+    "zero_below": Operation(3, ("f32",), _KEPT),
 }
+#: Operations that only some targets have: ``Builder.has`` tells. The others are on every target.
+OPTIONAL = frozenset(("scale", "zero_below"))
 
 
 # -- their meaning in numpy ---------------------------------------------------------------------
@@ -77,6 +82,8 @@ _MAGNITUDE = 2**63 - 1
 _DROPPED, _HALF = 2**29 - 1, 2**28
 #: The bits of an f64 that is the smallest normal number of f32.
 _LEAST = 897 << 52
+#: A larger exponent makes any f32 number infinite, and a smaller one makes it 0.
+_MOST = 300
 #: If a product of f64 numbers has a magnitude between these, its rounding error is computed exactly
 #: from the halves of both numbers.
 _SMALL, _LARGE = 2.0**-900, 2.0**900
@@ -156,6 +163,11 @@ def _unsigned_shift(x: Array, count: Array) -> Array:
     return (x.view(np.uint32) >> count.astype(np.uint32)).view(np.int32)
 
 
+def _scale(x: Array, n: Array) -> Array:
+    power = np.nan_to_num(np.clip(np.floor(n), -_MOST, _MOST)).astype(np.int32)
+    return np.where(np.isnan(n), np.nan, np.ldexp(x.astype(np.float64), power)).astype(np.float32)
+
+
 #: For each operation, the numpy function that defines it, on arrays of the lanes' types.
 NUMPY: dict[str, Callable[..., Array]] = {
     "add": np.add,
@@ -184,6 +196,8 @@ NUMPY: dict[str, Callable[..., Array]] = {
     "to_f32": lambda x: x.astype(np.float32),
     "bits": lambda x: x.view(np.int32),
     "float": lambda x: x.view(np.float32),
+    "scale": _scale,
+    "zero_below": lambda low, x, y: np.where(x < low, np.float32(0), y),
 }
 
 

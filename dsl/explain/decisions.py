@@ -17,6 +17,7 @@ from tilewright.plan.routines.stack import StackPlan
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
+from tilewright.spec.quantized import SHIFTS
 from tilewright.spec.scalars import of_sums
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
@@ -204,9 +205,11 @@ def _staging(staging: Staging, name: str) -> Row:
         return name.upper(), "converted as it is packed", f"{change}, {grouped}"
     if name not in staging.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
-    change = _change(staging.sources[name].type, operand.type, shift, staging.sources[name].rounded)
-    if staging.problem.spec.sums_blocks:
-        return name.upper(), *_in_blocks(staging.problem.spec, change)
+    source, spec = staging.sources[name], staging.problem.spec
+    if spec.sums_blocks:
+        shift = -SHIFTS.get(source.type, 0)
+        return name.upper(), *_in_blocks(spec, _change(source.type, operand.type, shift))
+    change = _change(source.type, operand.type, shift, source.rounded)
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
 
@@ -215,7 +218,7 @@ def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
     """Return choice and reason for A if sums are computed in blocks of K: copied or quantized."""
     assert isinstance(spec, Gemm)
     if spec.quantize is None:
-        zeros = "" if spec.a_zero in (None, 0) else ", with a zero point"
+        zeros = ", with a zero point" if spec.offsets_blocks else ""
         return "copied first", f"{change}{zeros}, rows of whole blocks"
     how = spec.quantize
     where = "a row" if how.block is None else f"{how.block} of a row"

@@ -9,6 +9,7 @@ from itertools import count
 from sympy import Expr
 
 from tilewright.elementwise.builder import Argument, Builder, Step, Value
+from tilewright.elementwise.operations import OPTIONAL
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
@@ -40,7 +41,8 @@ class Emitter:
         self, target: Target, lanes: int, prefix: str, real: str, whole: str = "s32"
     ) -> None:
         self.target, self.lanes, self.prefix = target, lanes, prefix
-        self.builder = Builder(real, whole)
+        vector = next((v for v in target.of(real) if v.lanes == lanes), None)
+        self.builder = Builder(real, whole, OPTIONAL & vector.ops.keys() if vector else ())
         self._registers: dict[Value, Register] = {}
         self._literals: dict[object, Register] = {}
         self._emitted = self._unnamed = 0

@@ -55,11 +55,16 @@ class MoveNest:
     ) -> Call:
         """Return a call of the tile that ``make`` fills and names, for a block that begins there.
 
-        ``others`` are arguments other than the places of the block, by the names of parameters.
+        Equal tiles are one. Different ones of a name get numbers. ``others`` are arguments other
+        than the places of the block, by the names of parameters.
         """
         tile = MoveTile(self.move)
-        name = self.prefix + make(tile)
-        program = self.tiles.setdefault(name, tile.program(name))
+        base = name = self.prefix + make(tile)
+        program, number = tile.program(name), 1
+        while self.tiles.setdefault(name, program) != program:
+            number += 1
+            name = f"{base}_{number}"
+            program = replace(program, name=name)
         places = {
             name: replace(place, offset=first + place.offset)
             for name, side, first in zip(

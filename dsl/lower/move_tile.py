@@ -106,8 +106,8 @@ class MoveTile(MoveAccess):
     ) -> None:
         """Move ``step`` elements from each of ``starts`` on, of lines that are contiguous.
 
-        If ``left`` is given, only so many are there. All are stored. ``wide`` is the vector type
-        that loads a whole vector of elements as the wider type, if there is one.
+        If ``left`` is given, only so many are there; the others are stored as 0. ``wide`` is the
+        vector type that loads a whole vector of elements as the wider type, if there is one.
         """
         source, made, each = self.move.source, self.move.made, step // self.lanes
         for index, (start, line) in enumerate(product(starts, range(lines))):
@@ -118,8 +118,12 @@ class MoveTile(MoveAccess):
                 self.emitter.add(Store(write, register))
             elif each > 1:
                 word = self._load_word(read, left, each, f"x{index}")
-                flipped = self._flipped(self.emitter.take(word), each)
-                self._store_word(write, self.emitter.register(flipped), None, each)
+                flipped = self.emitter.register(self._flipped(self.emitter.take(word), each))
+                if made.shift and left is not None:  # elements that are not there must stay 0
+                    self._store_word(write, self.emitter.register(0), None, each)
+                    self._store_word(write, flipped, left, each)
+                else:
+                    self._store_word(write, flipped, None, each)
             else:
                 self._put(self._converted(self._loaded(read, left, f"x{index}")), write, None)
 

@@ -162,10 +162,10 @@ def packed_by_caller(form: PackedFormat[Expr], batch: Batch | None) -> Operand:
     line = "m" if form.rows else "n"
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
-        line: form.block_elements if form.column else Integer(form.group),
+        line: form.block_elements if form.nb == 1 else Integer(form.group),
         "k": Integer(form.nb),
         "b": ZERO if shared else form.elements,
     }
-    if value(form.blocks) not in (0, 1):
+    if value(form.blocks) not in (0, 1) and form.nb != 1:
         strides[f"p{line}"] = form.groups * form.group - form.group
     return Operand("a" if form.rows else "b", form.stored, strides)

@@ -19,7 +19,7 @@ from tilewright.symbolic import ONE, ZERO, div, mod, value
 from .contraction import Product, converting_lanes
 from .formats.layout import ALIGNMENT
 from .formats.lookup import Format, height_of_d
-from .formats.quantized_b import QuantizedFormat, in_panel
+from .formats.low_bit import QuantizedFormat, in_panel
 from .operands import BatchPlan, Operand
 from .tiling.cost_model import FewLines
 

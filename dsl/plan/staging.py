@@ -20,7 +20,7 @@ from tilewright.symbolic import ONE, ZERO, mod, value
 from .contraction import Product, choose_product, converting_lanes, held_as, reads_as
 from .formats.lookup import format_of, format_of_a, plain_format, rounded_b
 from .formats.packed_b import CACHED_BYTES, packed_a_product, packed_product
-from .formats.quantized_a import rows_format
+from .formats.quantized_a import rows_format, rows_operands
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
     Operand,
@@ -338,7 +338,7 @@ def stage_operands(
         seen |= quantized_operands(format_, spec, product, sizes["m"], unpacked=unpacks)
         if isinstance(spec.a, Packed):
             # The pack has all parts; a product reads those that the kernel would have made.
-            ahead = rows_format(spec, target).operands("a")
+            ahead = rows_operands(rows_format(spec, target), "a")
             seen |= {name: part for name, part in ahead.items() if name in seen}
     elif isinstance(spec.b, Packed):
         laid = plain_format(spec, target).of(sizes["k"], sizes["n"])

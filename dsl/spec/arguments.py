@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import SpecError
 
 from .operands import Batch, Matrix, Order, Packed, Strided
-from .quantized import FLOATS, Quantize, Quantized, check_length
+from .quantized import FLOATS, SHIFTS, STORED, Quantize, Quantized, check_length
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
-from .sizes import Dim, Size, check_size
+from .sizes import Dim, Size, check_size, real_number
 from .sums import check_math, check_sums, computed_in, default_c
 from .types import INPUTS, TypeName, is_integer, mixes
 
@@ -226,11 +226,11 @@ def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: o
     """Raise SpecError if A has scales for blocks of its rows that do not fit A, B or the batch."""
     if not isinstance(a_scale, tuple):
         return
-    if b is None or getattr(a, "type", None) != "s8" or isinstance(a, Quantize):
+    if b is None or getattr(a, "type", None) not in SHIFTS or isinstance(a, Quantize):
         raise SpecError(
-            "scales of blocks belong to an A of s8 that meets a quantized B",
+            "scales of blocks belong to an A of s8 or u8 that meets a quantized B",
             got=f"a_scale={a_scale!r}, a={a!r}",
-            expected='a="s8", b=tw.Packed(tw.Quantized(...))',
+            expected='a="s8" or "u8", b=tw.Packed(tw.Quantized(...))',
         )
     if a_scale != b.per:
         raise SpecError(
@@ -264,14 +264,14 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
     _check_beside(a, zeros)
     type_: Any = getattr(a, "type", None)
     if not isinstance(a, Quantize):
-        if type_ not in (*FLOATS, "s8"):
+        if type_ not in (*FLOATS, *SHIFTS):
             raise SpecError(
                 "a B that is quantized in blocks does not meet an A of this type",
                 got=f"a={type_}",
-                expected=f"one of {', '.join(FLOATS)}, a tw.Quantize of one of them, or s8",
+                expected=f"one of {', '.join(FLOATS)}, a tw.Quantize of one of them, s8 or u8",
                 hint=f'a=tw.Quantize("f32", per={b.per!r})',
             )
-        if type_ == "s8" and getattr(a, "order", "C") != "C":
+        if type_ in SHIFTS and getattr(a, "order", "C") != "C":
             raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
     if type_ in FLOATS and not isinstance(a, Quantize):
         return
@@ -288,27 +288,38 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
             hint=f"per={b.per!r}, or per='row'",
         )
     if isinstance(k, int):
-        wide = a.zero is not None if isinstance(a, Quantize) else zeros.get("a_zero") is not None
+        if isinstance(a, Quantize):
+            wide = a.zero is not None
+        else:
+            wide = has_zero(type_, zeros.get("a_zero"))
         check_length(b, b.block_of(k), wide=wide)
+
+
+def has_zero(type_: str, zero: object) -> bool:
+    """Return True if an A of integers of this type, made s8, has a zero point other than 0."""
+    return real_number(0 if zero is None else zero) != SHIFTS[type_]
 
 
 def _check_beside(a: object, zeros: Mapping[str, object]) -> None:
     """Raise SpecError for a zero point that A and a quantized B do not allow."""
     hints = {
-        "a_zero": 'a=tw.Quantize(..., zero="s8"), or an A of s8',
+        "a_zero": 'a=tw.Quantize(..., zero="s8"), or an A of s8 or u8',
         "b_zero": "tw.Quantized(zero=...) for B's",
     }
+    type_ = "" if isinstance(a, Quantize) else getattr(a, "type", "")
     for name, zero in zeros.items():
-        given = name == "a_zero" and getattr(a, "type", None) == "s8"
-        if zero is not None and (not given or isinstance(a, Quantize)):
+        if zero is None:
+            continue
+        if name != "a_zero" or type_ not in SHIFTS:
             raise SpecError(
                 f"{name} is given, but what is quantized in blocks has no zero point beside them",
                 got=zero,
                 hint=hints[name],
             )
-        if isinstance(zero, int) and not -128 <= zero < 128:
+        held, number = STORED[type_], real_number(zero)
+        if number is not None and not held.low <= number <= held.high:
             raise SpecError(
                 "the zero point of an A that meets a quantized B must be a number of A's type",
                 got=zero,
-                expected="-128 to 127",
+                expected=f"{held.low} to {held.high}",
             )

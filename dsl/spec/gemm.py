@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .arguments import LEADING, MAKE_D, factors_of, fields_of
+from .arguments import LEADING, MAKE_D, factors_of, fields_of, has_zero
 from .operands import (
     SHAPES,
     Batch,
@@ -86,11 +86,10 @@ class Gemm(Spec):
         Leading dimensions in elements; by default tight.
     a_scale, b_scale, d_scale : float, "scalar", "row" or "column", optional
         Scales: a literal, or passed by name at the call. "row" is for A, "column" for B and D.
-        ``a_scale=("row", 32)`` has one scale for each block of a row, for an s8 A that meets a
-        block-quantized B.
+        ``a_scale=("row", 32)``: one for each block of a row of s8 or u8, if B is block-quantized.
     a_zero, b_zero, d_zero : int, "scalar", "row" or "column", optional
         Zero points, given as scales are. If B is block-quantized, its zero points belong to
-        ``tw.Quantized``, and ``a_zero`` of an s8 A must be -128 to 127.
+        ``tw.Quantized``, and ``a_zero`` must be a number of A's type.
     epilogue : Expression, optional
         An expression of ``tw.acc`` (the value before it), ``tw.dst`` (D's old value) and operands.
     b2 : type, Matrix or Packed, optional
@@ -366,8 +365,9 @@ class Gemm(Spec):
     @property
     def offsets_blocks(self) -> bool:
         """True if A's integers have zero points, which multiply sums of blocks of a low-bit B."""
-        made = self.quantize is not None and self.quantize.zero is not None
-        return made or (self.sums_blocks and self.a_zero not in (None, 0))
+        if self.quantize is not None:
+            return self.quantize.zero is not None
+        return self.sums_blocks and has_zero(self.a.type, self.a_zero)
 
     @property
     def factors(self) -> tuple[TypeName, TypeName]:

@@ -168,7 +168,8 @@ class PackQuantized(Spec):
     order : {"C", "F"}
         Order of the given arrays, which are tight.
     a_zero : bool
-        True for kernels with ``a_zero``: sums of B's blocks are packed too.
+        True for kernels with ``a_zero``: sums of B's blocks are packed too. They always are if
+        ``a`` is "u8". If ``a_zero`` of a u8 A is 128, the kernel takes a B for "s8" without sums.
 
     Raises
     ------

@@ -239,6 +239,10 @@ LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, 4096
 #: A block with more elements than this must not end inside bytes that several elements share.
 LONGEST_UNEVEN = 64
 
+#: Types of an A of integers that meets a quantized B. The number is subtracted from its elements
+#: and zero points while A is copied, so that the elements are those of s8.
+SHIFTS = {"s8": 0, "u8": 128}
+
 #: The part of A that has one scale: "row", or ("row", length) for blocks of a row.
 PerRow = Literal["row"] | tuple[Literal["row"], int]
 

@@ -238,6 +238,8 @@ def _sizes(each: onnx.ValueInfoProto) -> list[int | str]:
 def _chosen(outputs: Any, names: Sequence[str] | None) -> list[onnx.ValueInfoProto]:
     """Return the results of the file that the network returns."""
     declared = {each.name: each for each in outputs}
+    if not declared:
+        raise SpecError("the file has no results", expected="a model with one or more results")
     if names is None:
         return list(declared.values())
     if isinstance(names, str) or not names or (set(names) - set(declared)):

@@ -84,10 +84,13 @@ def _tensor(array: Array, type_: str) -> torch.Tensor:
 
 def packed_blocks(matrix: QuantizedMatrix, kind: LayerKind) -> PackedMatrix:
     """Return a low-bit weight, packed for the kernels of layers of this kind."""
+    from tilewright.plan.formats.quantized_b import quantized_format
     from tilewright.runtime.call.pack_source import Given, pack_quantized
     from tilewright.runtime.machine.host import identify
 
-    return pack_quantized(layer_spec(kind), identify("host").description, Given(matrix))
+    spec = layer_spec(kind)
+    form = quantized_format(spec, identify("host").description)
+    return pack_quantized(spec, form.text, Given(matrix))
 
 
 def block_linear(

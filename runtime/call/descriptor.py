@@ -73,9 +73,11 @@ class _Packer:
 
 
 def _checked(parameter: ArrayParameter) -> int:
-    """Return which values C refuses: none, infinite ones, small divisors, or zeros beyond s8."""
+    """Return which values C refuses: none, infinite ones, small divisors, or zeros beyond s8 or
+    u8.
+    """
     if parameter.within:
-        return 3
+        return {"s8": 3, "u8": 4}[parameter.within]
     return 0 if parameter.least is None else 2 if parameter.least else 1
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.isa.target import Target
+from tilewright.plan.formats.named import format_named
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
@@ -117,17 +117,15 @@ def pack_a_for(spec: Gemm, given: Any) -> tuple[Pack | QuantizeRows, Any]:
     return a_packing(spec, source, order), a.T
 
 
-def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
-    """Return a quantized B packed for kernels of ``spec``; ArgumentError if it does not fit."""
-    from tilewright.plan.formats.quantized_b import quantized_format
-
+def pack_quantized(spec: Gemm, format: str, given: Given) -> PackedMatrix:
+    """Return a quantized B of ``spec`` in a packed format; ArgumentError if it does not fit."""
     b = _quantized(spec, given)
     if b.format != spec.quantized:
         raise ArgumentValueError(
             "b is quantized in another format", got=b.format, expected=spec.quantized
         )
     _check_shape(spec, b.shape)
-    form = quantized_format(spec, target)
+    form = format_named(format)
     count = b.shape[0] if b.ndim == 3 else 1
     block = new_block(count * form.nbytes)
     place = matrix_in(block).reshape(count, form.nbytes)
@@ -136,24 +134,21 @@ def pack_quantized(spec: Gemm, target: Target, given: Given) -> PackedMatrix:
     return PackedMatrix.owning(form.text, b.shape, block)
 
 
-def unpack_for(spec: Gemm, target: Target, packed: Any) -> tuple[Copy, Array]:
+def unpack_for(spec: Gemm, format: str, packed: Any) -> tuple[Copy, Array]:
     """Return the spec that unpacks a B of ``spec``, and the rows of bytes of its matrices."""
-    from tilewright.plan.formats.lookup import plain_format
-
-    form = plain_format(spec, target)
+    form = format_named(format)
     if form.is_open and isinstance(packed, PackedMatrix):
         form = form.of(*packed.shape[-2:])
     rows = _rows(packed, form.text)
     return Copy(form.k, form.n, form.text, spec.b.type), rows
 
 
-def unpack_quantized(spec: Gemm, target: Target, packed: Any) -> QuantizedMatrix:
+def unpack_quantized(spec: Gemm, format: str, packed: Any) -> QuantizedMatrix:
     """Return the quantized B of ``spec`` that was packed; ArgumentError for another format."""
-    from tilewright.plan.formats.quantized_b import quantized_format
     from tilewright.runtime.quantized.packed import unpacked
 
     assert spec.quantized is not None
-    form = quantized_format(spec, target)
+    form = format_named(format)
     each = [unpacked(row[0], form, spec.quantized) for row in _rows(packed, form.text)]
     if len(packed.shape) == 2:
         return each[0]

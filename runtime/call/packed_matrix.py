@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from operator import index
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.keywords import spelled
 from tilewright.runtime.arrays.memory import ALIGNMENT, address, in_large_pages
+from tilewright.runtime.store.replaced import file_path, replacing
 from tilewright.spec.sizes import MAX_SIZE
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class PackedMatrix:
         ArgumentError
             The format is not quantized.
         """
-        from tilewright.plan.formats.quantized_b import QuantizedFormat
+        from tilewright.plan.formats.low_bit import QuantizedFormat
         from tilewright.runtime.quantized.packed import dequantized
 
         form = _format(self.format)
@@ -180,7 +180,7 @@ class PackedMatrix:
         Parameters
         ----------
         path : str or os.PathLike
-            The file, which is replaced if it exists.
+            The file. One that exists is replaced when the new one is complete.
         """
         import json
         import zlib
@@ -193,7 +193,7 @@ class PackedMatrix:
         }
         text = json.dumps(header).encode()
         text += b" " * (-(_START.size + len(text)) % ALIGNMENT)
-        with file_path(path).open("wb") as file:
+        with replacing(path) as file:
             file.write(_START.pack(_MAGIC, _VERSION, len(text)) + text)
             file.write(self.data.data)
 
@@ -254,16 +254,6 @@ class PackedMatrix:
             return "<PackedMatrix without its data>"
         sizes = "x".join(map(str, self.shape))
         return f"<PackedMatrix {sizes} in {self.format}, {self.nbytes} bytes>"
-
-
-def file_path(given: object) -> Path:
-    """Return a file's path; raise ArgumentTypeError for any other object."""
-    try:
-        return Path(given)  # type: ignore[arg-type]
-    except TypeError:
-        raise ArgumentTypeError(
-            "path must name a file", got=f"{given!r:.80}", expected="a str or a pathlib.Path"
-        ) from None
 
 
 def memory(argument: Any) -> np.ndarray[Any, Any]:

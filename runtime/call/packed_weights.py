@@ -18,13 +18,14 @@ from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.arrays.memory import ALIGNMENT, in_large_pages
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
+from tilewright.runtime.store.replaced import file_path, replacing
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.expression.products import Weight
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import MAX_SIZE
 from tilewright.spec.types import is_integer
 
-from .packed_matrix import PackedMatrix, check_packed, file_path, memory
+from .packed_matrix import PackedMatrix, check_packed, memory
 
 #: For each weight its name, its shape, and its packed format, or its type if it is not packed.
 Layout = tuple[tuple[str, tuple[int, ...], str], ...]
@@ -130,15 +131,9 @@ class PackedWeights:
         path : str or os.PathLike
             The file. One that exists is replaced when the new one is complete.
         """
-        target = file_path(path)
-        building = target.with_name(f"{target.name}.{os.getpid()}.part")
-        try:
-            with building.open("wb") as file:
-                for piece in self.pieces():
-                    file.write(piece)
-            building.replace(target)
-        finally:
-            building.unlink(missing_ok=True)
+        with replacing(path) as file:
+            for piece in self.pieces():
+                file.write(piece)
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """Yield the content of the file that ``save`` writes, piece by piece."""

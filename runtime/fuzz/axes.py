@@ -95,9 +95,10 @@ QUANTIZED = (
     ("u3", "bf16", "u3", None),
 )  # fmt: skip
 #: How A is given to a product of integers with a low-bit B: quantized with scales and zero points,
-#: or as integers.
+#: or as integers of s8 or u8.
 QUANTIZED_A = (
-    "blocks", "rows", "blocks and zeros", "rows and zeros", "integers", "integers and scales",
+    "blocks", "rows", "blocks and zeros", "rows and zeros", "s8", "u8", "s8 and scales",
+    "u8 and scales",
 )  # fmt: skip
 
 #: All axes with their values. A value that is listed twice is tried twice as often.

@@ -13,7 +13,7 @@ from tilewright.spec import postops, reductions
 from tilewright.spec.expression import Expression, Operand, acc, acc2, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
-from tilewright.spec.quantized import Quantize, Quantized
+from tilewright.spec.quantized import SHIFTS, STORED, Quantize, Quantized
 from tilewright.spec.reductions import RowReduction
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
@@ -165,7 +165,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
         integers = given["a"].order == "C" and not form.stored.unpacked.startswith("f")
         quantized = str(hand.take("quantized a", integers) or "")
         given["a"] = _integers(quantized, form, first) or given["a"]
-        if quantized == "integers and scales" and form.along and kind is None:
+        if quantized.endswith("8 and scales") and form.along and kind is None:
             blocks = ("row", form.along)
     elif packed is None:
         given["b"] = _matrix(hand, "b", second)
@@ -184,7 +184,8 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
         whole = name.endswith("_scale") or operand is None or is_integer(operand)
         given[name] = hand.take(name, whole)
     if integers and isinstance(given["a_zero"], int):
-        given["a_zero"] = min(given["a_zero"], 127)
+        held = STORED[given["a"].type]
+        given["a_zero"] = max(held.low, min(given["a_zero"], held.high))
     if mixed is not None and isinstance(given["b"], Packed):
         given["a_zero"] = None
     rounds = form is None and "f32" in (first, second) and {first, second} <= _ROUNDED
@@ -219,8 +220,8 @@ def _integers(level: str, form: Quantized, type_: TypeName) -> Matrix | Quantize
     """Return an A that is multiplied by a low-bit B in integers, None if ``level`` is empty."""
     if not level:
         return None
-    if level.startswith("integers"):
-        return Matrix("s8")
+    if level[:2] in SHIFTS:
+        return Matrix(type_name(level[:2]))
     per = form.per if level.startswith("blocks") else "row"
     return Quantize(type_, per=per, zero="s8" if level.endswith("zeros") else None)
 
@@ -447,7 +448,7 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
     a, k = given["a"], given["k"]
     if form is None or isinstance(given["batch"], Addresses):
         return False
-    if isinstance(a, Quantize) or a.type == "s8":
+    if isinstance(a, Quantize) or a.type in SHIFTS:
         return False
     whole = isinstance(k, int) and k % form.block_of(k) == 0
     return a.type == "f32" or (a.order == "C" and not form.zeros and whole)

@@ -192,8 +192,9 @@ def library(
     weights : mapping, optional
         For kernels that are networks, by the kernel's name: the arrays that ``pack`` takes. Up to
         1 MiB for each kernel is compiled into the library, and the C function does not take it.
-        Larger weights, and low-bit ones, are files in the folder ``weights``, which the C function
-        ``<name>_<kernel>_open`` maps.
+        Low-bit weights count with the bits of their elements, their scales and zero points. Larger
+        weights are files in the folder ``weights``, which the C function ``<name>_<kernel>_open``
+        maps.
 
     Returns
     -------

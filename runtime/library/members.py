@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tilewright.errors import SpecError, TargetError, TilewrightError
-from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.pack_source import a_packing
 from tilewright.runtime.driver import checked
 from tilewright.runtime.machine.host import resolve
@@ -46,7 +45,7 @@ class Member:
     packs: str = ""
     operand: str = "b"
     #: Weights that are compiled in, by the names of their parameters.
-    weights: Mapping[str, Array] = field(default_factory=dict, compare=False)
+    weights: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Weights that the library writes to files.
     filed: Mapping[Weight, Any] = field(default_factory=dict, compare=False)
 
@@ -200,8 +199,9 @@ def _packer(member: Member) -> Iterator[Member]:
     name = f"{member.name}_pack_b"
     if spec.quantized is not None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
-        of_a = spec.a.type if spec.quantize is None else spec.quantize
-        zero = spec.a_zero is not None and spec.offsets_blocks
+        # A of u8 is made s8, and then meets the B that is packed for s8.
+        of_a = spec.quantize or ("s8" if spec.sums_blocks else spec.a.type)
+        zero = spec.quantize is None and spec.offsets_blocks
         parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb, a_zero=zero)
         yield Member(name, parts, Schedule(), packs=member.name)
         return

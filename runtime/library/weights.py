@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import AnyFormat
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.low_bit import QuantizedFormat
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.call.packed_weights import (
@@ -20,7 +20,7 @@ from tilewright.runtime.call.packed_weights import (
     layout_of,
     weights_by_name,
 )
-from tilewright.runtime.quantized.matrix import quantized_bytes
+from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.runtime.reference.network import folded_arrays
 from tilewright.runtime.reference.pack_b import packed_in
 from tilewright.spec.dtypes import DTYPES
@@ -35,7 +35,7 @@ MOST = 2**20
 _LINE = 8
 
 
-def shipped(name: str, spec: object, given: object) -> tuple[dict[str, Array], dict[Weight, Any]]:
+def shipped(name: str, spec: object, given: object) -> tuple[dict[str, Any], dict[Weight, Any]]:
     """Return the weights of kernel ``name``: those that are compiled in by parameter, or those for
     files.
 
@@ -50,10 +50,22 @@ def shipped(name: str, spec: object, given: object) -> tuple[dict[str, Array], d
             f"kernel {name!r}: {error.problem}", got=error.got, expected=error.expected
         ) from None
     folded = folded_arrays(spec, found)
-    low = any(weight.quantized is not None for weight in found)
-    if low or sum(array.nbytes for array in found.values()) > MOST:
+    if sum(map(_nbytes, found.values())) > MOST:
         return {}, folded
-    return {weight.name: np.ascontiguousarray(array) for weight, array in folded.items()}, {}
+    return {weight.name: _contiguous(array) for weight, array in folded.items()}, {}
+
+
+def _nbytes(array: Any) -> int:
+    """Return the bytes of a weight before it is packed; low-bit elements count with their bits."""
+    if not isinstance(array, QuantizedMatrix):
+        return int(array.nbytes)
+    blocks = [each for each in (array.scales, array.zeros) if each is not None]
+    bits = array.format.stored.bits * array.q.size
+    return -(-bits // 8) + sum(each.nbytes for each in blocks)
+
+
+def _contiguous(array: Any) -> Any:
+    return array if isinstance(array, QuantizedMatrix) else np.ascontiguousarray(array)
 
 
 def packed_weights(
@@ -66,14 +78,16 @@ def packed_weights(
 
 
 def _packed(array: Any, form: AnyFormat | None) -> Any:
-    if form is None:
-        return frozen(array)
+    return frozen(array) if form is None else PackedMatrix(form.text, array.shape, _in(form, array))
+
+
+def _in(form: AnyFormat, array: Any) -> Array:
+    """Return the bytes of a matrix in a packed format."""
     if isinstance(form, QuantizedFormat):
-        data = quantized_bytes(array, form)
-    else:
-        assert isinstance(form, PackedFormat)
-        data = packed_in(form, [array])[0]
-    return PackedMatrix(form.text, array.shape, data)
+        return quantized_bytes(array, form)
+    assert isinstance(form, PackedFormat)
+    data: Array = packed_in(form, [array])[0]
+    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +126,14 @@ class Constants:
     library: str
     _found: dict[tuple[TypeName, bytes], list[int]] = field(default_factory=dict)
 
-    def place(self, array: Array, form: AnyFormat | None, rank: int) -> str:
+    def place(self, array: Any, form: AnyFormat | None, rank: int) -> str:
         """Return the C name of a weight in the format that the kernel of one target reads."""
-        data, element = array, type_name(array.dtype)
-        if form is not None:
-            assert isinstance(form, PackedFormat)
-            data, element = packed_in(form, [array]), type_name(form.stored)
+        if form is None:
+            data, element = array, type_name(array.dtype)
+        else:
+            # A low-bit weight has elements, scales and zero points in one array.
+            low = isinstance(form, QuantizedFormat)
+            data, element = _in(form, array), "u8" if low else type_name(form.stored)
         key = element, data.tobytes()
         number = list(self._found).index(key) if key in self._found else len(self._found)
         ranks = self._found.setdefault(key, [])
@@ -137,6 +153,6 @@ class Constants:
         )
 
 
-def placed(fixed: Mapping[str, Array], names: Iterable[str], given: Sequence[Any]) -> list[Any]:
+def placed(fixed: Mapping[str, Any], names: Iterable[str], given: Sequence[Any]) -> list[Any]:
     """Return the arrays of a call, with compiled-in weights in place of random ones."""
     return [fixed.get(name, array) for name, array in zip(names, given, strict=True)]

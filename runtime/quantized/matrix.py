@@ -22,7 +22,7 @@ from tilewright.spec.quantized import SCALES, Quantized
 from tilewright.spec.types import is_integer
 
 if TYPE_CHECKING:
-    from tilewright.plan.formats.quantized_b import QuantizedFormat
+    from tilewright.plan.formats.low_bit import QuantizedFormat
 
 
 @spelled(ArgumentTypeError)

@@ -15,7 +15,7 @@ from tilewright.spec.types import ITEMSIZE
 from .matrix import QuantizedMatrix
 
 if TYPE_CHECKING:
-    from tilewright.plan.formats.quantized_b import QuantizedFormat
+    from tilewright.plan.formats.low_bit import QuantizedFormat
 
 
 def dequantized(data: Array, form: QuantizedFormat) -> Array:

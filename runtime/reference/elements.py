@@ -141,7 +141,7 @@ class Draws:
         operand = name[0] if name[0] in names else self._signature.output.name
         low, high = INTEGERS.get(self._signature.array(operand).type, (-1000, 1000))
         if self._whole:
-            low, high = -3, 3
+            low, high = (0, 6) if parameter.within == "u8" else (-3, 3)
         elif name != "d_zero" and not parameter.within and self._rng.integers(_RARE) == 0:
             low, high = INTEGERS["s32"]
         return self._rng.integers(low, high, shape, endpoint=True)

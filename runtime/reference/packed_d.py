@@ -10,7 +10,7 @@ from tilewright.errors import VerificationError
 from tilewright.isa.target import Target
 from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import format_of_d, packing_of_d
-from tilewright.plan.formats.quantized_a import QuantizedRows
+from tilewright.plan.formats.low_bit import QuantizedRows
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.spec.dtypes import DTYPES

@@ -9,7 +9,8 @@ import numpy as np
 
 from tilewright.elementwise.operations import compute
 from tilewright.isa.target import Target
-from tilewright.plan.formats.quantized_a import QuantizedRows, rows_format_of
+from tilewright.plan.formats.low_bit import QuantizedRows
+from tilewright.plan.formats.quantized_a import rows_format_of
 from tilewright.runtime.arrays.elements import decode, epsilon
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix

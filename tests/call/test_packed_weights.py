@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import struct
 import threading
 from collections.abc import Callable
@@ -49,6 +50,39 @@ def test_weights_are_saved_loaded_and_mapped(tmp_path: Path, mapped: bool) -> No
     np.testing.assert_array_equal(net(x, loaded), net(x, packed))
     with pytest.raises(ValueError, match="read-only"):
         loaded.arrays[1][0] = 1
+
+
+@pytest.mark.parametrize("kind", ["weights", "matrix"])
+def test_a_file_that_cannot_be_written_whole_changes_nothing(tmp_path: Path, kind: str) -> None:
+    given = weights()
+    packed: Any = network(given).pack(given)
+    if kind == "matrix":
+        packed = tw.compile(tw.Gemm(3, 9, 40, b=tw.Packed("f32"))).pack_b(given["c"])
+    with pytest.raises(tw.ArgumentError, match="cannot be replaced"):
+        packed.save("/dev/null")
+    with pytest.raises(FileNotFoundError, match=r"absent/w'$"):
+        packed.save(tmp_path / "absent" / "w")
+    old = tmp_path / "w"
+    old.write_bytes(b"old")
+    limit, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
+    try:
+        with pytest.raises(OSError, match=r"w'$"):
+            packed.save(old)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"old"]
+
+
+def test_packed_weights_are_passed_by_name() -> None:
+    given = weights()
+    net, x = network(given), np.ones((3, 24), np.float32)
+    packed = net.pack(given)
+    right = net(x, packed)
+    for found in (net(x, packed=packed), net(packed=packed, x=x), net(packed, x=x)):
+        np.testing.assert_array_equal(found, right)
+    with pytest.raises(tw.ArgumentError, match="takes fewer tensors before its packed weights"):
+        net(x, x, packed)
 
 
 def _edited(change: Callable[[Any], None]) -> Callable[[bytes], bytes]:

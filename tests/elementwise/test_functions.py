@@ -14,8 +14,9 @@ from support.products.epilogues import BIAS, CLOSE, lowered, value
 from support.spellings.floats import between, everywhere, same, ulps
 from support.spellings.scalar_c import compiled
 
-from tilewright.elementwise.builder import Value, live, run
-from tilewright.elementwise.operations import DTYPES
+from tilewright.elementwise.builder import Builder, Value, live, run
+from tilewright.elementwise.functions import lower_expression
+from tilewright.elementwise.operations import DTYPES, OPTIONAL
 from tilewright.errors import SpecError
 from tilewright.spec import expression, postops
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Operand, acc, acc2, dst
@@ -318,6 +319,27 @@ def test_c_gives_the_same_bits(name: str, tmp_path: Path) -> None:
     x = np.concatenate([everywhere(300), *(between(low, high, 20000) for low, high in RANGES)])
     found = compiled(b, [inputs[acc]], result, tmp_path)(x)
     assert same(found, run(b.steps, {inputs[acc]: x})[result]).all()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        postops.exp, postops.mish, postops.soft_relu, lambda x: postops.exp(-(x * x)),
+        lambda x: postops.pow(x, 1, 0.7), lambda x: postops.pow(x, 1, -9001),
+    ],
+)  # fmt: skip
+def test_scaling_by_one_instruction_gives_the_same_bits(function: Any) -> None:
+    x = np.concatenate([everywhere(300), *(between(low, high, 20000) for low, high in RANGES)])
+    found = []
+    for extra in ((), OPTIONAL):
+        b = Builder(extra=extra)
+        value = b.input()
+        known: dict[Expression, Value] = {acc: value}
+        result = lower_expression(function(acc), b, known.__getitem__)
+        assert isinstance(result, Value)
+        assert any(step.fn == "scale" for step in b.steps) == bool(extra)
+        found.append(run(live(b.steps, [result]), {value: x})[result])
+    assert same(*found).all()
 
 
 def test_a_whole_epilogue_in_c(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support.spellings.floats import SPECIAL, everywhere, same
 from support.spellings.scalar_c import compiled
 
 from tilewright.elementwise.builder import Argument, Builder, Value, live, run
-from tilewright.elementwise.operations import DTYPES, NUMPY, OPERATIONS, compute
+from tilewright.elementwise.operations import DTYPES, NUMPY, OPERATIONS, OPTIONAL, compute
 from tilewright.errors import PlanError
 
 LIBM = ctypes.util.find_library("m")
@@ -105,7 +105,8 @@ CASES = [
 
 @pytest.mark.parametrize(("fn", "element"), CASES)
 def test_c_computes_the_same_bits(fn: str, element: str, tmp_path: Path) -> None:
-    b, rng = Builder("f64" if element == "f64" else "f32"), np.random.default_rng(2)
+    b = Builder("f64" if element == "f64" else "f32", extra=OPTIONAL)
+    rng = np.random.default_rng(2)
     if element in ("s32", "s64"):
         low, high = np.iinfo(DTYPES[element]).min, np.iinfo(DTYPES[element]).max
         lanes = rng.integers(low, high, (3, 4000), DTYPES[element], endpoint=True)
@@ -115,6 +116,8 @@ def test_c_computes_the_same_bits(fn: str, element: str, tmp_path: Path) -> None
         arrays = triples(DTYPES[element], 4000, seed=3)
     if fn == "to_s32":
         arrays = [np.clip(np.nan_to_num(a), -(2.0**31), 2**31 - 128) for a in arrays]
+    if fn == "scale":
+        arrays = [np.where(np.isfinite(a), a, np.float32(1)) for a in arrays]
     given = [b.input(element) for _ in range(OPERATIONS[fn].arity)]
     args: list[Argument] = list(given)
     if fn in ("shl", "shr", "ushr"):
@@ -206,6 +209,31 @@ def test_what_is_no_identity_stays(fn: str, args: tuple[float, ...]) -> None:
     b = Builder()
     b(fn, b.input(), *args)
     assert steps(b) == [fn]
+
+
+@pytest.mark.parametrize(
+    ("write", "kept"),
+    [
+        (lambda b, x: b("min", 0.0, b("neg", b("abs", x))), ["abs", "neg"]),
+        (lambda b, x: b("max", 0.0, b("mul", b("mul", x, x), 3.0)), ["mul", "mul"]),
+        (lambda b, x: b("max", -3.0, b("sub", b("max", -1.0, b("min", 9.0, x)), 2.0)),
+         ["min", "max", "sub"]),
+        (lambda b, x: b("min", 2.0, b("select", b("lt", x, 0.0), 1.0, b("min", 2.0, x))),
+         ["lt", "min", "select"]),
+        (lambda b, x: b("zero_below", -1.0, b("abs", x), b("scale", x, 3.0)), ["scale"]),
+        # These limits change a result: of a NaN, of a number beyond them, and of -3.
+        (lambda b, x: b("min", 5.0, b("min", x, 7.0)), ["min", "min"]),
+        (lambda b, x: b("max", 0.0, b("add", b("abs", x), -1.0)), ["abs", "add", "max"]),
+        (lambda b, x: b("min", 3.0, b("mul", b("max", -2.0, x), -2.0)), ["max", "mul", "min"]),
+    ],
+)  # fmt: skip
+def test_limits_that_no_value_exceeds_are_left_out(write: Any, kept: list[str]) -> None:
+    b, x = Builder(extra=OPTIONAL), everywhere(40)
+    value = b.input()
+    result = write(b, value)
+    taken = live(b.steps, [result])
+    assert [step.fn for step in taken] == kept
+    assert same(run(taken, {value: x})[result], _as_written(write, x)).all()
 
 
 def test_dead_steps_are_left_out() -> None:

@@ -85,7 +85,8 @@ def test_a_program_packs_what_python_packs(compiler: str, folder: Path) -> None:
     k, n = np.indices((70, 40))
     scales = 0.25 * np.subtract(*np.indices((3, 40))).astype(np.float32)
     b = tw.QuantizedMatrix(Q4, ((7 * k + 3 * n) % 16).astype(np.uint8), scales)
-    right = pack_quantized(KERNELS["layers"][0], resolve("scalar"), Given(b))
+    product = KERNELS["layers"][0]
+    right = pack_quantized(product, quantized_format(product, resolve("scalar")).text, Given(b))
     assert got == right.data.tobytes()
 
 

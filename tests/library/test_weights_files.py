@@ -1,4 +1,4 @@
-"""Files of weights beside a library: a C program maps them; other and hostile files are refused."""
+"""Weights that a library ships: files that C maps, hostile ones refused; weights compiled in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.runtime.library.weights import shipped
 from tilewright.runtime.machine.host import machine, resolve
+from tilewright.spec.dtypes import DTYPES
 
 pytestmark = pytest.mark.xdist_group("files of weights")
 RNG = np.random.default_rng(3)
@@ -109,7 +111,10 @@ HOSTILE: list[tuple[Callable[[bytes], bytes], str]] = [
 
 
 @pytest.mark.parametrize("mapped", [True, False])
-def test_a_c_program_maps_the_files_of_a_library(tmp_path: Path, mapped: bool) -> None:
+def test_a_c_program_maps_the_files_of_a_library(
+    tmp_path: Path, mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilewright.runtime.library.weights.MOST", 0)
     if shutil.which("gcc") is None:
         pytest.skip("no gcc")
     targets = [HOST, "scalar"] if mapped else ["scalar"]
@@ -177,3 +182,91 @@ def test_large_weights_are_files_and_small_ones_are_compiled_in(tmp_path: Path) 
     with pytest.raises(tw.ArgumentError, match=r"avx2_net513\.weights \(edited\)"):
         library.write(folder)
     assert "install(FILES weights/avx2_net513.weights" in library.files["CMakeLists.txt"]
+
+
+#: Kernels with low-bit weights: zero points, minima, blocks of several columns.
+LOW: dict[str, tuple[Any, tw.Quantized]] = {
+    "own": ("bf16", tw.Quantized("s4", scale="f32", zero="s4")),
+    "minima": ("f16", tw.Quantized("u2", scale="f16", zero="f16", block=16)),
+    "wide": ("f32", tw.Quantized("f4_e2m1", scale="e8m0", block=(32, 4))),
+}
+IN_C = """
+#include <low.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+void *scratch(int64_t bytes);
+void *scratch(int64_t bytes)
+{
+    return aligned_alloc(64, (size_t)(bytes / 64 * 64 + 64));
+}
+
+int main(int count, char **words)
+{
+    static uint32_t x[2 * 64], out[2 * 9];
+    (void)count;
+    low_use(words[1]);
+"""
+CALL = """
+    if (fread(x, {size}, 2 * 64, stdin) != 2 * 64)
+        return 1;
+    low_{name}((const void *)x, (void *)out, 2{scratch});
+    fwrite(out, {out}, 2 * 9, stdout);
+"""
+
+
+def test_low_bit_weights_are_compiled_in(tmp_path: Path) -> None:
+    """A C program without files has the bits of Python, on the host's target and in plain C."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc")
+    specs, weights, rows = {}, {}, tw.dim("rows")
+    for name, (type_, form) in LOW.items():
+        given = {
+            "q": tw.quantize(RNG.standard_normal((64, 9)).astype("f4"), form),
+            "b": RNG.standard_normal(9).astype("f4"),
+        }
+        specs[name] = tw.network(lambda x, w: tw.relu(x @ w.q + w.b)).of(
+            x=tw.Tensor(type_, (rows, 64)), w=given
+        )
+        weights[name] = given
+    library = tw.library("low", specs, targets=[HOST, "scalar"], weights=weights, jobs=1)
+    assert not library.weights and library.kernels == tuple(LOW)
+    assert "low_own_open" not in library.files["low.map"]
+    (built,) = library.build(tmp_path / "low", architectures=[machine()])
+    assert built.passed, built.output
+
+    numbers = RNG.standard_normal((2, 64)).astype("f4")
+    arrays = {name: numbers.astype(DTYPES[type_]) for name, (type_, _) in LOW.items()}
+    right: dict[str, list[Any]] = {}
+    for target in library.targets:
+        nets: list[Any] = tw.compile_many([(spec, None, target) for spec in specs.values()])
+        right[target] = [
+            net(arrays[name], net.pack(weights[name]))
+            for net, name in zip(nets, specs, strict=True)
+        ]
+    calls = []
+    for (name, x), result in zip(arrays.items(), right[HOST], strict=True):
+        memory = f"low_{name}_scratch_bytes"
+        scratch = f", scratch({memory}(2))" if memory in library.files["low.map"] else ""
+        calls.append(CALL.format(name=name, size=x.itemsize, out=result.itemsize, scratch=scratch))
+    (tmp_path / "main.c").write_text("".join([IN_C, *calls, "    return 0;\n}\n"]))
+    command = ["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{tmp_path}/low/include"]
+    command += ["main.c", str(built.static), "-lm", "-pthread", "-o", "main"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    for target in library.targets:
+        got = subprocess.run(
+            ["./main", target], cwd=tmp_path, check=True, capture_output=True,
+            input=b"".join(x.tobytes() for x in arrays.values()),
+        ).stdout  # fmt: skip
+        assert got == b"".join(each.tobytes() for each in right[target])
+
+
+def test_low_bit_elements_count_with_their_bits() -> None:
+    """A byte has two elements of 4 bits; scales count too."""
+    for k, inside in ((30 * 64, True), (31 * 64, False)):
+        form = tw.Quantized("u4", scale="f16", zero=8, block=64)
+        q, scales = np.zeros((k, 1024), np.uint8), np.ones((k // 64, 1024), np.float16)
+        given = {"q": tw.QuantizedMatrix(form, q, scales)}
+        spec = tw.network(lambda x, w: x @ w.q).of(x=tw.Tensor("f32", (1, k)), w=given)
+        compiled, filed = shipped("net", spec, given)
+        assert (list(compiled), len(filed)) == ((["w_q"], 0) if inside else ([], 1))

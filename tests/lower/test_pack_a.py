@@ -48,6 +48,9 @@ CASES: Any = (
     ("avx512+vnni", Gemm(M, 19, 64, a=Packed(tw.Quantize(zero="s8")), b=Packed(MINIMA))),
     ("avx512+vnni", Gemm(5, 19, 64, a=Packed(ROWS), b=Packed(ZEROS), epilogue=tw.relu(tw.acc))),
     ("amx", Gemm(M, 33, 128, a=Packed(tw.Quantize(per=("row", 64))), b=Packed(U8), beta=1)),
+    ("amx", Gemm(M, N, K, a=Packed("u8"), b=Packed("s8"), d="u8", a_zero=3, b_zero="column")),
+    ("amx", Gemm(37, 33, 70, a=Packed("bf16"), b="bf16", d=Packed("bf16"))),
+    ("avx2+vnni", Gemm(5, 9, 33, a=Packed("s8", mb=1), b="s8", b_zero="column")),
     ("neon+dotprod+i8mm", Gemm(7, 20, 64, a=Packed(ROWS), b=Packed(ZEROS))),
     ("sve256+i8mm", Gemm(M, 20, 64, a=Packed(ROWS), b=Packed(U4))),
     ("rvv256", Gemm(M, 9, 64, a=Packed(tw.Quantize("f16", zero="s8")), b=Packed(U4))),
@@ -166,8 +169,8 @@ REFUSED: Any = (
     (lambda: Gemm(4, 4, 32, b=Packed(ROWS)), SpecError, "B is packed in blocks"),
     (lambda: Packed("f32", mb=0), SpecError, "mb, the rows of a panel"),
     (
-        lambda: tw.compile(Gemm(32, 32, 64, a=Packed("bf16"), b="bf16"), target="amx"),
-        SpecError, "reads rows of A in place",
+        lambda: tw.compile(Gemm(32, 32, 64, a=Packed("bf16", mb=4), b="bf16"), target="amx"),
+        SpecError, "reads a packed A row by row",
     ),
     (
         lambda: tw.compile(Gemm(32, 32, 64, a=Packed("s8", mb=6), b="s8"), target="neon+i8mm"),

@@ -198,14 +198,20 @@ OPEN = [("f32", "f32", "f32", "C"), ("bf16", "bf16", "f32", "C"), ("s8", "s8", "
         ("u8", "s8", "f32", "C"), ("s8", "u8", "u8", "C")]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", ALL, "amx"])
+#: Targets, and the rows in a panel if an A is packed: None for a B, "" if the target chooses.
+LINES: Any = [(name, None) for name in ("scalar", "avx2", "avx512+vnni+bf16", ALL, "amx")]
+LINES += [("amx", ""), ("scalar", 1), ("avx2+vnni", 1), ("avx512+vnni+bf16", 5)]
+
+
+@pytest.mark.parametrize(("name", "rows"), LINES)
 @pytest.mark.parametrize(("a", "type_", "source", "order"), OPEN)
-def test_one_program_packs_a_b_of_any_size(
-    name: str, a: Any, type_: Any, source: Any, order: Any, cases: Cases
+def test_one_program_packs_a_matrix_of_any_size(
+    name: str, rows: Any, a: Any, type_: Any, source: Any, order: Any, cases: Cases
 ) -> None:
     """Its bytes are those of the format with the sizes of the call."""
     target, rng = resolve(name), np.random.default_rng(0)
-    spec = Pack(K, dim("n"), type_, a=a, source=source, order=order, ldb=dim("ldb"))
+    of_a: Any = {} if rows is None else {"rows": True, "nb": rows or None}
+    spec = Pack(K, dim("n"), type_, a=a, source=source, order=order, ldb=dim("ldb"), **of_a)
     family = format_of(spec, target)
     for k, n in ((1, 1), (21, 13), (37, 50), (70, 101), (0, 5), (7, 0)):
         b = draw(source, (k, n), rng)

@@ -18,8 +18,9 @@ from support.products.packed import DTYPES, convert
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
 from tilewright.generate import Request, generate
+from tilewright.plan.formats.low_bit import QuantizedFormat
 from tilewright.plan.formats.named import format_named
-from tilewright.plan.formats.quantized_b import QuantizedFormat, quantized_format
+from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
@@ -215,37 +216,42 @@ def test_results_have_the_same_bits_on_every_target(
 def test_zero_points_of_an_a_of_integers(target: str, tmp_path: Path, cases: Cases) -> None:
     """The bits that numpy makes of A less its zero points, as a literal, of the call, of rows."""
     start, every, zeros = sum(map(ord, target)), [], []
-    for index in range(3):
+    for index in range(6):
         form = FORMATS[(start + 8 * index) % len(FORMATS)]
         m, n, k = SIZES[(start + index) % len(SIZES)]
-        given: Any = (-128, "scalar", "row")[(start + index) % 3]
-        spec = tw.Gemm(M, n, k, a="s8", b=tw.Packed(form), a_zero=given)
+        type_: Any = ("s8", "u8")[index > 2]
+        literal = -128 if type_ == "s8" else (None, 128, 201)[start % 3]
+        given: Any = (literal, "scalar", "row")[(start + index) % 3]
+        spec = tw.Gemm(M, n, k, a=type_, b=tw.Packed(form), a_zero=given)
         every.append(Trial(spec, tw.Schedule(), {"m": m}))
         zeros.append(given)
     kernels = Kernels(target, every, tmp_path)
     for i, (trial, given) in enumerate(zip(every, zeros, strict=True)):
         spec, m, rng = trial.spec, trial.sizes["m"], np.random.default_rng(i)
         assert isinstance(spec.k, int) and isinstance(spec.n, int) and spec.quantized is not None
-        b, a = drawn(spec.quantized, spec.k, spec.n, i), rng.integers(-128, 128, (m, spec.k))
-        zero: Any = np.array([given]) if isinstance(given, int) else rng.integers(-128, 128, m)
-        zero = zero.astype(np.int32)[: 1 if given == "scalar" else m]
-        arrays = {"a": a.astype(np.int8), "b": b}
-        arrays |= {} if isinstance(given, int) else {"a_zero": zero}
+        span = np.iinfo(DTYPES[spec.a.type])
+        a = rng.integers(span.min, span.max + 1, (m, spec.k))
+        b, zero = drawn(spec.quantized, spec.k, spec.n, i), np.array([given or 0])
+        if isinstance(given, str):
+            zero = rng.integers(span.min, span.max + 1, 1 if given == "scalar" else m, np.int32)
+        arrays = {"a": a.astype(span.dtype), "b": b}
+        arrays |= {"a_zero": zero} if isinstance(given, str) else {}
         got = kernels(i, arrays, "rear" if i % 2 else "front")["out"]
         assert same(got, right((a - zero[:, None]).astype(F32), b, spec.a)), trial
     cases.count(target, kernels.lab.means, len(every))
 
 
-def test_zero_points_of_the_call_are_numbers_of_s8() -> None:
+@pytest.mark.parametrize(("type_", "beyond"), [("s8", 128), ("u8", -1)])
+def test_zero_points_of_the_call_are_numbers_of_a(type_: Any, beyond: int) -> None:
     """An 8-bit A quantized ahead, with scales and zero points of its rows, as XNNPACK has it."""
     form = tw.Quantized("s8", scale="f32")
-    spec = tw.Gemm(M, 5, 20, a="s8", b=tw.Packed(form), a_scale="row", a_zero="row")
+    spec = tw.Gemm(M, 5, 20, a=type_, b=tw.Packed(form), a_scale="row", a_zero="row")
     kernel = tw.compile(spec)
     b = kernel.pack_b(drawn(form, 20, 5, 1))
-    a, scale = np.ones((2, 20), np.int8), np.ones(2, F32)
+    a, scale = np.ones((2, 20), DTYPES[type_]), np.ones(2, F32)
     assert (kernel(a, b, a_scale=scale, a_zero=np.array([1, 1], np.int32)) == 0).all()
-    with pytest.raises(ArgumentError, match=r"a_zero\[1\] == 128"):
-        kernel(a, b, a_scale=scale, a_zero=np.array([1, 128], np.int32))
+    with pytest.raises(ArgumentError, match=rf"a_zero\[1\] == {beyond}"):
+        kernel(a, b, a_scale=scale, a_zero=np.array([1, beyond], np.int32))
 
 
 #: Orders and types of an A of floating point, with tails of tiles and of blocks.
@@ -498,12 +504,15 @@ _BAD: Any = (
     (lambda: _ANY.Quantize("s8"), "must be floating point"),
     (lambda: _ANY.Quantize(per=("column", 32)), "a row or to a block of one"),
     (lambda: _ANY.Quantize(zero="u8"), "zero points of A have another type"),
-    (lambda: _ANY.Gemm(2, 2, 32, a="u8", b=_U4), "does not meet an A of this type"),
-    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Matrix("s8", "F"), b=_U4), "lie in rows"),
+    (lambda: _ANY.Gemm(2, 2, 32, a="u16", b=_U4), "does not meet an A of this type"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Matrix("u8", "F"), b=_U4), "lie in rows"),
     (lambda: _ANY.Gemm(2, 2, 32, b=_U4, a_zero=3), "no zero point beside them"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, a_zero="row"), "no zero point beside them"),
     (lambda: _ANY.Gemm(2, 2, 32, a="s8", b=_U4, a_zero=128), "must be a number of A's type"),
+    (lambda: _ANY.Gemm(2, 2, 32, a="s8", b=_U4, a_zero=128.0), "must be a number of A's type"),
+    (lambda: _ANY.Gemm(2, 2, 32, a="u8", b=_U4, a_zero=-1), "must be a number of A's type"),
     (lambda: _ANY.Gemm(2, 2, 272, a="s8", b=_ZEROS, a_zero=1), "for an A with zero points"),
+    (lambda: _ANY.Gemm(2, 2, 272, a="u8", b=_ZEROS), "for an A with zero points"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b="s8"), "A is quantized by the kernel, and B is not"),
     (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(per=("row", 64)), b=_U4), "blocks of other lengths"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, b_zero=3), "no zero point beside them"),

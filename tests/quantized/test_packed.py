@@ -11,8 +11,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
+from tilewright.plan.formats.low_bit import QuantizedFormat
 from tilewright.plan.formats.named import format_named
-from tilewright.plan.formats.quantized_b import QuantizedFormat, quantized_format
+from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import quantized_bytes
 

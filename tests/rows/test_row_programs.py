@@ -147,6 +147,31 @@ def test_nan_infinity_and_no_elements_are_as_in_numpy() -> None:
         kernel(np.ones((3, 0), np.float32))
 
 
+#: Arguments of exp where it begins to be subnormal, 0, or infinite, and beyond.
+EDGES = (-np.inf, -3e38, -177.0, -176.0, -104.0, -103.9, -95.0, -87.4, -87.3, -0.0, 0.0, 1.0, 88.0,
+         88.73, 1e30, np.inf, np.nan)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_exp_is_the_same_at_its_edges_on_every_target(target: str) -> None:
+    def both(x: Any) -> Any:
+        return tw.exp(x), nn.softmax(x)
+
+    x = np.array([[edge, 2, -1] for edge in EDGES], np.float32)
+    spec = tw.network(both).of(x=tw.Tensor("f32", x.shape))
+    made = [np.zeros_like(x), np.zeros_like(x)]
+    interpret_kernel(spec, tw.Schedule(), targets.load(target), [x, *made], [])
+    with np.errstate(all="ignore"):
+        right = np.exp(x.astype(np.float64))
+        shifted = np.exp(x - x.max(1, keepdims=True).astype(np.float64))
+        share = shifted / shifted.sum(1, keepdims=True)
+        # Two units in the last place; a subnormal number has a fixed one.
+        for found, want in zip(made, (right, share), strict=True):
+            np.testing.assert_allclose(found, want.astype(np.float32), rtol=4e-7, atol=3e-45)
+    bits = [np.where(np.isnan(one), np.float32(np.nan), one).tobytes() for one in made]
+    assert bits == FIRST.setdefault("edges", bits)
+
+
 def test_results_go_where_the_call_says() -> None:
     step = tw.dim("step")
     kernel = compiled(nn.softmax, x=tw.Tensor("f32", (ROWS, 90)))

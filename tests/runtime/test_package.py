@@ -58,6 +58,34 @@ def test_a_warm_start_is_light() -> None:
     assert not seen & (HEAVY | {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork"})
 
 
+LOW_BIT = """
+import sys
+import numpy as np
+import tilewright as tw
+FORM = tw.Quantized("u4", scale="f16", zero="u4", block=16)
+whole = np.eye(32, 4, dtype=np.float32)
+weight, x = tw.quantize(whole, FORM), np.ones((2, 32), np.float32)
+layers = tw.network(lambda x, w: (x @ w.low) @ w.up)
+net = tw.compile(layers.of(
+    x=tw.Tensor("f32", (2, 32)), w={"low": tw.Tensor(FORM, (32, 4)), "up": tw.Tensor("f32", (4, 4))}
+))
+net(x, net.pack({"low": weight, "up": whole[:4]}))
+rows = tw.Packed(tw.Quantize("f32", per=("row", 16)))
+product = tw.compile(tw.Gemm(2, 4, 32, a=rows, b=tw.Packed(FORM)))
+packed = product.pack_b(weight)
+product(product.pack_a(x), packed), product.unpack_b(packed), packed.dequantize()
+plain = tw.compile(tw.Gemm(2, 4, 32, b=tw.Packed("f32")))
+tw.compile(tw.Copy(32, 4, a="f32", d=tw.Packed("f32", format=plain.formats["b"])))(whole)
+print(*sys.modules)
+"""
+
+
+def test_a_warm_start_with_packed_and_low_bit_matrices_plans_nothing() -> None:
+    cold, warm = (set(python(LOW_BIT).split()) for _ in range(2))
+    heavy = {"sympy", "jinja2", "tilewright.plan.plan", "tilewright.plan.formats.quantized_b"}
+    assert heavy <= cold and not heavy & warm
+
+
 FIRST_PRODUCT = """
 import sys
 import numpy as np

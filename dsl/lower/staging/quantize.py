@@ -1,7 +1,8 @@
 """Quantize A before the loops: divide rows, or blocks of rows, by their scale and round to
 integers.
 
-If A has integers already, they are copied into rows of whole blocks, and their blocks are summed.
+If A has integers already, they are copied into rows of whole blocks, u8 as s8, and their blocks are
+summed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tilewright.plan.rows.passes import Cut, Known, cut
 from tilewright.plan.rows.plan import ZEROS, RowPasses
 from tilewright.spec.expression.nodes import Expression, Number, call
 from tilewright.spec.expression.tensors import Input, Reduce
-from tilewright.spec.quantized import Quantize
+from tilewright.spec.quantized import SHIFTS, Quantize
 from tilewright.spec.scalars import Quantity
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE, type_name
@@ -61,7 +62,8 @@ class Quantization:
     """The quantization of ``source``, rows of ``k`` elements, to the operands in ``made``.
 
     ``how`` is None if the elements are integers already. ``zero`` is then their zero point: a
-    number, or an argument of the call for all rows or for each row. If B has a fixed zero point
+    number, or an argument of the call for all rows or for each row. ``shift`` is subtracted from
+    both: 128 makes numbers of u8 those of s8. If B has a fixed zero point
     ``bias``, each block's sum of products starts at ``-bias`` times the sum of the block's
     elements. If B has zero points for each block, the negated sum of the block's elements is
     stored; with ``minima``, the sum times A's scale. A row of a packed A ends with ``fills`` zeros
@@ -77,7 +79,8 @@ class Quantization:
     bias: int
     zeros: bool
     minima: bool
-    zero: Quantity = None
+    zero: Quantity = 0
+    shift: int = 0
     fills: int = 0
 
     @property
@@ -93,7 +96,8 @@ class Quantization:
 
 def quantization_of(staging: Staging) -> Quantization:
     """Return the quantization of A."""
-    form, how = staging.quantized, staging.problem.spec.quantize
+    form, spec = staging.quantized, staging.problem.spec
+    how = spec.quantize
     return Quantization(
         target=staging.problem.target,
         source=staging.sources["a"],
@@ -108,7 +112,8 @@ def quantization_of(staging: Staging) -> Quantization:
         bias=form.bias if "a_starts" in staging.operands else 0,
         zeros=bool(form.zeros),
         minima=form.minima,
-        zero=staging.problem.spec.a_zero if "a_zeros" in staging.operands else None,
+        zero=spec.a_zero or 0,
+        shift=SHIFTS[spec.a.type] if how is None else 0,
     )
 
 
@@ -201,10 +206,10 @@ def _row(q: Quantization, passes: RowPasses) -> Iterator[Op]:
     if q.of_rows:
         yield from row.ops(numbers[:1])
         numbers = numbers[1:]
-    elif q.zero is not None:
+    elif "a_zeros" in q.made and q.how is None:
         if passes.fill == _GIVEN:
             row.keep(_GIVEN)
-        row.end("zeros", elementary("sub", 0, passes.fill))
+        row.end("zeros", elementary("sub", q.shift, passes.fill))
         yield from row.emitter.emit()
     steps = {_NAMES[name]: ONE for name, made in q.made.items() if made.strides["k"] != 0}
     steps |= {X: Integer(q.block), "out": Integer(q.block)}
@@ -244,7 +249,7 @@ def passes_of(q: Quantization) -> RowPasses:
         {X: q.source} | {_NAMES[name]: made for name, made in q.made.items()},
         real="s32" if q.how is None else "f32",
         padded=q.block,
-        fill=ZEROS if q.zero is None else _given(q.zero),
+        fill=_given(q.zero),
     )
 
 
@@ -291,12 +296,18 @@ def _results(q: Quantization) -> dict[str, Expression]:
         found["scales"] = scale
         if zero is not None:
             found["zeros"] = elementary("sub", 0, zero)
-    elif q.zero is not None:
-        zero = _given(q.zero)
+    else:
+        x = _signed(q, x)
+        zero = _signed(q, _given(q.zero)) if "a_zeros" in q.made else None
     found["out"] = x
     if q.summed:
         found |= _sums(q, reduction("total", x), scale, zero)
     return found
+
+
+def _signed(q: Quantization, x: Expression) -> Expression:
+    """Return given integers, or their zero point, as numbers of s8."""
+    return elementary("sub", x, q.shift) if q.shift else x
 
 
 def _on_both_sides(x: Expression) -> tuple[Expression, Expression, None]:

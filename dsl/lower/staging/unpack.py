@@ -18,7 +18,7 @@ from tilewright.ir.ops import Note, Op, Parameter, Store, TileProgram
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.dequantize import Bytes, Dequantizer, Numbers
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.low_bit import QuantizedFormat
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.parts import panel_parts

@@ -27,7 +27,8 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import TABLE, Vector
-from tilewright.plan.formats.quantized_b import QuantizedFormat, has_table, is_chosen
+from tilewright.plan.formats.low_bit import QuantizedFormat
+from tilewright.plan.formats.quantized_b import has_table, is_chosen
 from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ZERO

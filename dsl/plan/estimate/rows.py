@@ -17,7 +17,7 @@ from .caches import Cycles, Nest, Piece, Region, Repeat
 from .kernel import Estimate, estimate_of
 
 #: Elementary operations that only the multiplying units of a core compute.
-MULTIPLIED = frozenset(("mul", "fma", "div", "sqrt"))
+MULTIPLIED = frozenset(("mul", "fma", "div", "sqrt", "scale"))
 #: Divisions and roots, and the time of one in multiply-adds.
 _DIVIDED, _DIVISION = frozenset(("div", "sqrt")), 5
 #: Operations that reinterpret bits, and cost nothing.

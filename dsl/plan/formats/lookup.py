@@ -15,9 +15,10 @@ from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import INPUTS, TypeName, type_name
 
 from .layout import PackedFormat, packed_format_named
+from .low_bit import QuantizedFormat, QuantizedRows
 from .packed_b import grouped_format, packed_a_format, packed_format
-from .quantized_a import QuantizedRows, rows_format, rows_format_of
-from .quantized_b import QuantizedFormat, quantized_format
+from .quantized_a import rows_format, rows_format_of
+from .quantized_b import quantized_format
 
 #: A packed format without scales. Its sizes are numbers, or None if only the call knows them.
 PlainFormat = PackedFormat[Any]

@@ -1,4 +1,4 @@
-"""Find the format of a text. Formats of quantized matrices are imported only if needed."""
+"""Find the format of a text. The module of quantized formats is imported only if needed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from .layout import packed_format_named
 
 
 def format_named(text: str) -> Any:
-    """Return the packed format of any kind whose ``text`` this is; None if there is none.
-
-    The modules of quantized formats take long to import. They are imported only for their formats.
-    """
+    """Return the packed format of any kind whose ``text`` this is; None if there is none."""
     if (plain := packed_format_named(text)) is not None:
         return plain
-    from .quantized_a import rows_format_named
-    from .quantized_b import quantized_format_named
+    from .low_bit import quantized_format_named, rows_format_named
 
     return quantized_format_named(text) or rows_format_named(text)

@@ -60,14 +60,7 @@ def packed_format(
 def packed_a_product(target: Target, a: str, b: str, sums: str) -> Product:
     """The multiply-add of an A that is packed ahead and a B of type ``b``, with vectors along B."""
     held = held_as(target, a, b, sums)
-    product = choose_product(target, {"a": a, "b": b}, "b", packed=True, held=held)
-    if product.unit is not None:
-        raise SpecError(
-            f"{target.name} multiplies matrices of these types, and reads rows of A in place",
-            got=f"a={a}, b={b}",
-            hint="an A of the type that is multiplied, not packed; or tw.Packed(tw.Quantize(...))",
-        )
-    return product
+    return choose_product(target, {"a": a, "b": b}, "b", packed=True, held=held)
 
 
 def packed_a_format(
@@ -85,6 +78,7 @@ def packed_a_format(
         nb=_height(target, product, a.mb),
         group=product.group,
         sums=product.accumulator == "s32",
+        step=1 if product.unit is None else product.depth // product.group,
         rows=True,
     )
     return family.of(k, m) if isinstance(k, int) and isinstance(m, int) else family
@@ -94,8 +88,15 @@ def _height(target: Target, product: Product, mb: int | None) -> int:
     """Return the rows in a panel of A: ``mb``, or those of the tallest tile of 3 vectors.
 
     The default is a multiple of 4, because packing moves 4 rows at a time. A multiply-add of blocks
-    of C reads whole vectors of rows; panels have a multiple of these.
+    of C reads whole vectors of rows; panels have a multiple of these. A matrix unit reads rows one
+    by one; each is a panel.
     """
+    if product.unit is not None:
+        if mb not in (None, 1):
+            raise SpecError(
+                f"{target.name} reads a packed A row by row", got=f"mb={mb}", expected="mb=1"
+            )
+        return 1
     unit = min(v.lanes for v, ops in product.ops.items() if ops) if product.blocks else 1
     if mb is not None and mb % unit:
         raise SpecError(

@@ -6,8 +6,7 @@ so that one load provides the factors of several K groups.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
 from sympy import Expr, Integer, Rational
 
@@ -17,13 +16,13 @@ from tilewright.isa.target import Target, vectors_alone
 from tilewright.isa.vector import TABLE, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.quantized import SCALES, STORED, Plane, Quantized, StoredType, stored_type
+from tilewright.spec.quantized import SCALES, STORED, Quantized
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, value
 
 from ..contraction import LARGEST_S8, Product, choose_product, in_few
 from ..operands import Operand, odd_vectors, operand_of
-from .layout import ALIGNMENT, aligned
+from .low_bit import ROW_UNIT, SUMS, QuantizedFormat
 from .packed_b import CACHED_BYTES
 
 #: For each quantized type: the integer type whose multiply-add computes with its elements.
@@ -36,236 +35,6 @@ COLUMNS = 32
 _EXACT = 256
 #: The type in which integer zero points are packed. It represents each of them exactly.
 ZEROS = "f16"
-#: The type of a block's packed sum of elements. The kernel multiplies it by A's zero point.
-SUMS = "s32"
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedFormat:
-    """The layout of k x n quantized elements in blocks of ``nb`` columns, with scales and zero
-    points.
-
-    Elements with one plane are stored as ``[n / nb][k / (fields * group)][nb][group]`` bytes of
-    type ``stored``. Elements with several planes are stored as ``[n / nb][k / (fields * group)]``
-    units. A unit has the bytes of one plane after another, ``[fields * bits / 8][nb][group]`` each;
-    the last unit of a block may be shorter.
-
-    The scales follow as ``[n / nb][k / block][nb]`` of type ``scale``. Zero points or minima follow
-    in the same layout with type ``zeros``, "" if there are none. With ``sums``, the sum of each
-    block's elements follows, less the common zero point, of type ``sums``. K is padded to whole
-    blocks, and the last block of columns to whole columns, with elements that are not used.
-
-    ``shift`` is added to each element before it is multiplied, and ``offset`` is the common zero
-    point. ``offset`` and ``minima`` change no byte, but distinguish formats whose bytes have
-    different meanings.
-    """
-
-    type: str
-    stored: str
-    scale: str
-    zeros: str
-    k: int
-    n: int
-    nb: int
-    group: int
-    block: int
-    shift: int
-    offset: int = 0
-    minima: bool = False
-    sums: str = ""
-
-    #: The kernel's pointer to packed B counts in units of this number of bytes.
-    itemsize = 1
-
-    @property
-    def text(self) -> str:
-        """The format as one line of text. Equal formats have equal texts, others different ones."""
-        shift = f" {self.shift:+}" if self.shift else ""
-        zeros = f" and {self.zeros} {'minima' if self.minima else 'zeros'}" if self.zeros else ""
-        zeros += f" and {self.sums} sums" if self.sums else ""
-        offset = f" less {self.offset}" if self.offset else ""
-        return (
-            f"{self.type}{offset}{shift} as {self.stored} with {self.scale} scales{zeros} "
-            f"for {self.block}, {self.k}x{self.n} in groups of {self.group} along k, "
-            f"blocks of {self.nb} columns"
-        )
-
-    @property
-    def numbers(self) -> StoredType:
-        """The type of the elements."""
-        found = stored_type(self.type)
-        assert found is not None, self.type
-        return found
-
-    @property
-    def fields(self) -> int:
-        """The number of K groups that share bytes."""
-        return self.numbers.fields
-
-    @property
-    def planes(self) -> tuple[Plane, ...]:
-        """The planes into which the bits of an element are split."""
-        return self.numbers.planes
-
-    def lines(self, groups: int) -> int:
-        """Return the number of rows of bytes that ``groups`` K groups of a block take.
-
-        A row has ``nb * group`` bytes.
-        """
-        units, left = divmod(groups, self.fields)
-        whole = units * sum(self.fields * plane.bits // 8 for plane in self.planes)
-        return whole + sum(-(-left * plane.bits // 8) for plane in self.planes)
-
-    def place(self, index: int, plane: int) -> tuple[int, int]:
-        """Return where K group ``index`` is stored in a plane: the row of bytes, and the field."""
-        unit, group = divmod(index, self.fields)
-        groups = min(self.fields, self.block // self.group - unit * self.fields)
-        before = sum(-(-groups * each.bits // 8) for each in self.planes[:plane])
-        line, field = divmod(group, 8 // self.planes[plane].bits)
-        return self.lines(unit * self.fields) + before + line, field
-
-    @property
-    def blocks(self) -> int:
-        """The number of blocks of columns."""
-        return -(-self.n // self.nb)
-
-    @property
-    def k_blocks(self) -> int:
-        """The number of blocks of K; each has a scale in every column."""
-        return -(-self.k // self.block)
-
-    @property
-    def block_elements(self) -> int:
-        """The bytes of the elements in one block of columns."""
-        return self.k_blocks * self.lines(self.block // self.group) * self.nb * self.group
-
-    @property
-    def scales_at(self) -> int:
-        """The byte at which the scales begin."""
-        return aligned(self.blocks * self.block_elements)
-
-    @property
-    def zeros_at(self) -> int:
-        """The byte at which the zero points begin."""
-        return self.scales_at + self._room(self.scale)
-
-    @property
-    def sums_at(self) -> int:
-        """The byte at which the sums begin."""
-        return self.zeros_at + self._room(self.zeros)
-
-    @property
-    def is_open(self) -> bool:
-        """Always False: a low-bit matrix has known sizes."""
-        return False
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """The sizes k and n."""
-        return self.k, self.n
-
-    def of(self, k: int, n: int) -> QuantizedFormat:
-        """The format with these sizes."""
-        return replace(self, k=k, n=n)
-
-    @property
-    def nbytes(self) -> int:
-        """The size of one matrix in bytes, including padding for vectors that begin at its last
-        column.
-        """
-        return self.sums_at + self._room(self.sums) + ALIGNMENT
-
-    def _room(self, type_: str) -> int:
-        """Return the size in bytes of an array with one number for each block and column.
-
-        The size is 0 if ``type_`` is "".
-        """
-        return aligned(self.blocks * self.k_blocks * self.nb * ITEMSIZE[type_]) if type_ else 0
-
-    def field_type(self, plane: Plane) -> str:
-        """Return the type as which a field of ``plane`` is extracted from its byte.
-
-        Integers are extracted as unsigned ones, to which signed integers were shifted. Codes of a
-        table keep B's type.
-        """
-        return self.type if self.numbers.values else f"u{plane.bits}"
-
-    @property
-    def bias(self) -> int:
-        """The number that was added to each element of B and is still in the factors of products.
-
-        It is 0 if blocks have zero points, because these were shifted by the same number.
-        """
-        own = self.zeros and not self.minima
-        return 0 if own else self.offset + self.shift
-
-    @property
-    def column(self) -> bool:
-        """False: vectors never run along K, because each column has its own scales."""
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class NumbersFormat(QuantizedFormat):
-    """A panel of ``nb`` columns with unpacked numbers of type ``stored``."""
-
-    @property
-    def fields(self) -> int:
-        """One: an element shares no bytes."""
-        return 1
-
-    @property
-    def planes(self) -> tuple[Plane, ...]:
-        """A single plane with all bits of an element."""
-        return (Plane(8 * ITEMSIZE[self.stored], 0),)
-
-    def lines(self, groups: int) -> int:
-        """Return the rows of bytes: one for each K group."""
-        return groups
-
-    def place(self, index: int, plane: int) -> tuple[int, int]:
-        """Return the row of bytes and the field of a K group. Each group has a row of its own."""
-        return index, plane
-
-
-def in_panel(form: QuantizedFormat, type_: str, width: int) -> NumbersFormat:
-    """Return the format of ``form``'s numbers unpacked to ``type_``, in panels of ``width``
-    columns.
-    """
-    given = {field.name: getattr(form, field.name) for field in fields(form)}
-    return NumbersFormat(**given | {"stored": type_, "nb": width})
-
-
-_TEXT = re.compile(
-    r"(?P<type>\w+|table\([^ ]+\))"
-    r"(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
-    r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))?"
-    r"(?: and (?P<sums>\w+) sums)? "
-    r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) in groups of "
-    r"(?P<group>[0-9]{1,19}) along k, blocks of (?P<nb>[0-9]{1,19}) columns"
-)
-
-
-def quantized_format_named(text: str) -> QuantizedFormat | None:
-    """Return the quantized format whose ``text`` this is, or None."""
-    found = _TEXT.fullmatch(text)
-    if found is None or stored_type(found["type"]) is None:
-        return None
-    scale, zeros, sums = found["scale"], found["zeros"] or "", found["sums"] or ""
-    if scale not in ITEMSIZE or zeros not in ("", *ITEMSIZE) or sums not in ("", SUMS):
-        return None
-    names = ("k", "n", "nb", "group", "block", "shift", "offset")
-    numbers = {name: int(found[name] or 0) for name in names}
-    minima = found["kind"] == "minima"
-    form = QuantizedFormat(
-        found["type"], found["stored"], scale, zeros, **numbers, minima=minima, sums=sums
-    )
-    whole = 0 not in (form.nb, form.group, form.block) and form.block % form.group == 0
-    return (
-        form
-        if whole and form.stored in ("u8", "s8", form.numbers.unpacked) and form.text == text
-        else None
-    )
 
 
 def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
@@ -560,11 +329,6 @@ def _of_blocks(form: QuantizedFormat, rows: Expr) -> dict[str, Expr]:
     The stride along K is a fraction, because a value serves all elements of its block.
     """
     return {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
-
-
-#: Rows of quantized A are an odd multiple of this number of bytes apart. They then use all sets of
-#: L1.
-ROW_UNIT = 64
 
 
 def _made_of_a(

@@ -39,6 +39,9 @@ class Block:
     ``least`` rows. If ``inner``, and there is only one block, threads share the loops in it: up to
     ``least`` rows are one block, and more rows have a block for each thread. ``work`` is the number
     of vector multiply-adds of a row, None if it is not known.
+
+    A call never has more threads than ``threads``, and only the region knows whether it has fewer.
+    The blocks are the same then.
     """
 
     first: int

@@ -19,7 +19,7 @@ from ..contraction import Product, choose_product, held_as
 from ..formats.layout import ALIGNMENT, PackedFormat
 from ..formats.lookup import PlainFormat, format_of, packing_of_d
 from ..formats.packed_b import packed_a_product, packed_product
-from ..formats.quantized_a import QuantizeRowsPlan, plan_rows_of_a
+from ..formats.quantized_a import QuantizeRowsPlan, plan_rows_of_a, rows_operands
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 from ..plan import Plan
@@ -121,7 +121,7 @@ def plan_of_d(plan: Plan) -> PackPlan | QuantizeRowsPlan:
     if isinstance(packing, QuantizeRows):
         quantized = plan_rows_of_a(packing, Schedule(), plan.target)
         given = Operand("x", rows.type, rows.strides, rows.buffer)
-        return replace(quantized, operands={"x": given, **quantized.format.operands("d")})
+        return replace(quantized, operands={"x": given, **rows_operands(quantized.format, "d")})
     found = plan_packing(packing, Schedule(), plan.target)
     form = found.format.family.of(plan.problem.sizes["n"], plan.problem.sizes["m"])
     out = packed_by_caller(form, None)

@@ -17,7 +17,7 @@ from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE
 
 from ..formats.lookup import format_of
-from ..formats.quantized_b import QuantizedFormat
+from ..formats.low_bit import QuantizedFormat
 from ..loops import Decided, Decision, check_unscheduled
 from .copy import Layout, Move, tiled
 

@@ -10,6 +10,7 @@ place of the result.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,12 +121,17 @@ def with_sign_of(b: Program, x: Lane, source: Lane) -> Lane:
         return b("float", b("or", b("bits", x), b("and", b("bits", source), SIGN)))
 
 
+def _nearest(b: Program, x: Lane, rate: float, magic: float) -> tuple[Lane, Lane]:
+    """Return ``rate * x + magic`` rounded, and this sum without ``magic``."""
+    with b.part("rounded"):
+        moved = b("fma", x, rate, magic)
+    with b.part("whole"):
+        return moved, b("sub", moved, magic)
+
+
 def power_of_two(b: Program, x: Lane, rate: float, shift: int = 0) -> tuple[Lane, Lane]:
     """Return n and ``2**(n + shift)``, where n is the integer nearest to ``rate * x``."""
-    with b.part("rounded"):
-        moved = b("fma", x, rate, MAGIC + shift)
-    with b.part("whole"):
-        n = b("sub", moved, MAGIC + shift)
+    moved, n = _nearest(b, x, rate, MAGIC + shift)
     with b.part("power"):
         return n, b("float", b("shl", b("bits", moved), 23))
 
@@ -136,12 +142,34 @@ def reduce(b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1) -> 
     For a base with steps of two powers of two (``E_PAIRS``), s is squared in this equation.
     """
     n, s = power_of_two(b, x, sign * base.rate, shift)
-    r = x
+    return s, _remainder(b, x, n, [sign * part for part in base.step])
+
+
+def _remainder(b: Program, x: Lane, n: Lane, step: Sequence[float]) -> Lane:
+    """Return ``x - n * step``; ``step`` is given as several numbers that add up to it."""
     with b.part("remainder"):
-        for part in base.step:
-            if part:
-                r = b("fma", n, -sign * part, r)
-    return s, r
+        for part in filter(None, step):
+            x = b("fma", n, -part, x)
+    return x
+
+
+def wide(b: Program, x: Lane, base: Base, high: float) -> tuple[Lane, Callable[[Lane], Lane]]:
+    """Return r and a function that makes ``base**x`` of ``base**r``; it may be 0 or infinite.
+
+    Larger ``x`` are taken for ``high``. ``base`` has steps of two powers of two.
+    """
+    # Here n is -127, and the result 0. Processors are slow if a product underflows. This one does
+    # not, because ``power_of_two`` returns 0 for n = -127.
+    low = float(round(-127 / base.rate))
+    if not b.has("scale"):
+        s, r = reduce(b, clamp(b, x, low, high), base)
+        return r, lambda power: b("mul", b("mul", power, s), s)
+    # Twice the rate and half the step give 2 * n, and the same remainder.
+    with b.part("clamped"):
+        limited = b("min", high, x)
+    _, n = _nearest(b, limited, 2 * base.rate, 2 * MAGIC)
+    r = _remainder(b, limited, n, [part / 2 for part in base.step])
+    return r, lambda power: b("zero_below", low, x, b("scale", power, n))
 
 
 def factors(
@@ -157,15 +185,13 @@ def factors(
         return s, r, polynomial(b, r, *terms)
 
 
-def _exp_inside(b: Program, x: Lane) -> Lane:
-    """Return ``exp(x)`` for an ``x`` from -104 to 89, as elementary operations."""
-    s, r, q = factors(b, x, E_PAIRS)
+def _exp(b: Program, x: Lane, high: float = 89.0) -> Lane:
+    """Return ``exp(x)`` as elementary operations; larger ``x`` are taken for ``high``."""
+    r, scaled = wide(b, x, E_PAIRS, high)
+    with b.part("polynomial"):
+        q = polynomial(b, r, *E_PAIRS.terms)
     with b.part("exp"):
-        return b("mul", b("mul", b("fma", r, q, 1.0), s), s)
-
-
-def _exp(b: Program, x: Lane) -> Lane:
-    return _exp_inside(b, clamp(b, x, -104.0, 89.0))
+        return scaled(b("fma", r, q, 1.0))
 
 
 @builtin(lower=_exp, reference=Within(np.exp, 2), f64=False, sympy="exp")
@@ -486,8 +512,8 @@ def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
     The error is at most 4 ulp if ``alpha * x`` is exact.
     """
     with b.part("exponent"):
-        exponent = b("max", -104.0, b("neg", b("abs", b("mul", x, alpha))))
-    small = _exp_inside(b, exponent)
+        exponent = b("neg", b("abs", b("mul", x, alpha)))
+    small = _exp(b, exponent, 0.0)
     with b.part("log1p"):
         rest = b("mul", small, polynomial(b, small, *_LOG1P))
     with b.part("positive"):
@@ -539,7 +565,7 @@ def _mish(b: Program, x: Lane) -> Lane:
     """
     with b.part("finite"):
         finite = b("max", -120.0, x)
-    e = _exp_inside(b, clamp(b, x, -104.0, 20.0))
+    e = _exp(b, x, 20.0)
     with b.part("numerator"):
         y = b("mul", e, b("add", e, 2.0))
     with b.part("gate"):

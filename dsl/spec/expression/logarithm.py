@@ -11,7 +11,7 @@ import numpy as np
 
 from .arithmetic import SIGN
 from .define import builtin
-from .exponential import LOG2, TWO_PAIRS, clamp, polynomial, reduce
+from .exponential import LOG2, TWO_PAIRS, clamp, polynomial, wide
 from .nodes import Term
 from .postop import Lane, Program, Within
 
@@ -205,7 +205,7 @@ def _general_power(b: Program, x: Lane, beta: float) -> Lane:
     with b.part("exponent"):
         y = b("mul", high, rate)
         rest = b("fma", low, rate, b("fma", high, rate, b("neg", y)))
-    s, r = reduce(b, clamp(b, y, -152.0, 130.0), TWO_PAIRS)
+    r, scaled = wide(b, y, TWO_PAIRS, 130.0)
     r = b("add", r, rest)
     if abs(rate) > 4096:
         # ``rest`` is the low part of log2(x) times ``rate``. It is large only if ``rate`` is large.
@@ -213,7 +213,7 @@ def _general_power(b: Program, x: Lane, beta: float) -> Lane:
     with b.part("polynomial"):
         q = polynomial(b, r, *TWO_PAIRS.terms)
     with b.part("exp2"):
-        found = b("mul", b("mul", b("fma", r, q, 1.0), s), s)
+        found = scaled(b("fma", r, q, 1.0))
     with b.part("edges"):
         return _power_at_edges(b, x, a, found, beta)
 

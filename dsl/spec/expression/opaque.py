@@ -139,6 +139,22 @@ class Opaque(Generic[E]):
         found: E = METHODS["swapaxes"](self, one, other)
         return found
 
+    def clip(self, low: Any, high: Any) -> E:
+        """Return ``tw.clip(x, low, high)``.
+
+        Parameters
+        ----------
+        low, high : float
+            The smallest and the largest value.
+
+        Returns
+        -------
+        Expression
+            The limited values.
+        """
+        found: E = METHODS["clip"](self, low, high)
+        return found
+
     @spelled(SpecTypeError)
     def sum(self, axis: Axes = None, keepdims: bool = False) -> E:
         """Return the sum along axes, as numpy does. ``nn.sum`` has one axis, the last by default.

@@ -36,6 +36,10 @@ class Program(Protocol):
         """Add the operation ``fn`` on ``args`` (values and numbers), and return its result."""
         ...
 
+    def has(self, fn: str) -> bool:
+        """Return True if the target has the operation ``fn``."""
+        ...
+
     def part(self, name: str) -> AbstractContextManager[None]:
         """Use ``name`` in C for the values that the ``with`` block writes, and their constants.
 

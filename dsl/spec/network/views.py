@@ -489,6 +489,14 @@ def _split(x: Any, parts: Any, axis: Any = 0) -> Any:
     return list(split(x, parts, axis))
 
 
+def _padded(
+    x: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0.0
+) -> Expression:
+    if mode != "constant":
+        raise SpecError("np.pad adds equal elements", got=f"mode={mode!r}", expected="'constant'")
+    return pad(x, pad_width, constant_values)
+
+
 def _stacked(tensors: Any, axis: Any = 0) -> Expression:
     return concat([_expanded(one, axis) for one in tensors], axis)
 
@@ -505,3 +513,4 @@ ARRAY_FUNCTIONS["take"] = _taken
 ARRAY_FUNCTIONS["squeeze"] = _squeezed
 ARRAY_FUNCTIONS["split"] = _split
 ARRAY_FUNCTIONS["stack"] = _stacked
+ARRAY_FUNCTIONS["pad"] = _padded

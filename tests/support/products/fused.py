@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.generate import Request, generate
 from tilewright.plan.formats.layout import PackedFormat
 from tilewright.plan.formats.lookup import AnyFormat, formats_of
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.low_bit import QuantizedFormat
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import quantized_bytes
 from tilewright.spec.gemm import Gemm

@@ -31,6 +31,8 @@ REAL = {
     "fma": "__builtin_fma{f}({0}, {1}, {2})",
     "to_s32": "(int32_t)__builtin_lrintf({0})",
     "bits": "bits_of({0})",
+    "scale": "(float)__builtin_ldexp({0}, (int)fmax(-300, fmin(300, floor({1}))))",
+    "zero_below": "{1} < {0} ? 0 : {2}",
 }
 INTEGER = {
     "add": "(int32_t)((uint32_t){0} + (uint32_t){1})",
@@ -59,6 +61,7 @@ BOTH = {
     "select": "{0} ? {1} : {2}",
 }
 HEAD = """
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 static inline int32_t bits_of(float x) { int32_t r; memcpy(&r, &x, 4); return r; }

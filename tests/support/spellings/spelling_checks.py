@@ -336,6 +336,8 @@ def _arguments(v: Vector, fn: str) -> tuple[Array, ...]:
     x, y, z = _values(v.element)
     if fn == "to_s32":
         return (np.where(np.abs(x) < 2.0**31, x, np.float32(0.5)),)
+    if fn == "scale":
+        return x, np.where(np.isinf(y), np.float32(1), y)
     if fn == "select":
         return (compute("lt", y, z), y, z)
     return x, y, z
