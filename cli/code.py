@@ -26,7 +26,8 @@ from tilewright.spec.sizes import Spec
 
 _MADE = (
     "Gemm", "Transpose", "Copy", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided",
-    "Offsets", "Addresses", "Operand", "dim", "acc", "acc2", "dst", "Tensor", "Stage", "Stages",
+    "Table", "Offsets", "Addresses", "Operand", "dim", "acc", "acc2", "dst", "Tensor", "Stage",
+    "Stages",
 )  # fmt: skip
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
     from .spec.pack import Copy, Pack, PackQuantized, QuantizeRows
     from .spec.postops import *  # noqa: F403
-    from .spec.quantized import Quantize, Quantized
+    from .spec.quantized import Quantize, Quantized, Table
     from .spec.reductions import row_absmax, row_max, row_sum
     from .spec.schedule import Schedule
     from .spec.sizes import dim
@@ -98,6 +98,7 @@ __all__ = [
     "StageTime",
     "Stages",
     "Strided",
+    "Table",
     "TargetError",
     "Tensor",
     "TilewrightError",
@@ -183,7 +184,7 @@ _HOMES = {
     ),
     "quantize": "runtime.quantized.quantize",
     **dict.fromkeys(("Pack", "PackQuantized", "QuantizeRows"), "spec.pack"),
-    **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
+    **dict.fromkeys(("Quantize", "Quantized", "Table"), "spec.quantized"),
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",
     "Copy": "spec.pack",

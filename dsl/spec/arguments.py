@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import SpecError
 
 from .operands import Batch, Matrix, Order, Packed, Strided
-from .quantized import Quantize, Quantized, check_block_scales, check_quantized
+from .quantized import FLOATS, SHIFTS, STORED, Quantize, Quantized, check_length
 from .scalars import QUANTITIES, check_factor, check_quantity, of_sums
-from .sizes import Dim, Size, check_size
+from .sizes import Dim, Size, check_size, real_number
 from .sums import check_math, check_sums, computed_in, default_c
 from .types import INPUTS, TypeName, is_integer, mixes
 
@@ -220,3 +220,109 @@ def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Output
     from .reductions import as_outputs
 
     return None if epilogue is None else as_expression(epilogue), as_outputs(outputs)
+
+
+def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
+    """Raise SpecError if A has scales for blocks of its rows that do not fit A, B or the batch."""
+    if not isinstance(a_scale, tuple):
+        return
+    if b is None or getattr(a, "type", None) not in SHIFTS or isinstance(a, Quantize):
+        raise SpecError(
+            "scales of blocks belong to an A of s8 or u8 that meets a quantized B",
+            got=f"a_scale={a_scale!r}, a={a!r}",
+            expected='a="s8" or "u8", b=tw.Packed(tw.Quantized(...))',
+        )
+    if a_scale != b.per:
+        raise SpecError(
+            "A and B are quantized in blocks of other lengths",
+            got=f"a_scale={a_scale!r}, b={b!r}",
+            expected=f"a_scale={b.per!r}",
+        )
+    if batch is not None:
+        raise SpecError(
+            "scales of blocks are those of one A",
+            got=batch,
+            hint="without batch, and one call for each product",
+        )
+
+
+def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
+    """Raise SpecError unless the quantized formats of A and B fit each other along K.
+
+    ``zeros`` are the arguments ``a_zero`` and ``b_zero``. Beside a quantized B, only an A of
+    integers may have a zero point.
+    """
+    if not isinstance(a, Quantize) and b is None:
+        return
+    if b is None:
+        raise SpecError(
+            "A is quantized by the kernel, and B is not",
+            got=a,
+            expected="a B of integers with scales",
+            hint='b=tw.Packed(tw.Quantized("s8", block=32))',
+        )
+    _check_beside(a, zeros)
+    type_: Any = getattr(a, "type", None)
+    if not isinstance(a, Quantize):
+        if type_ not in (*FLOATS, *SHIFTS):
+            raise SpecError(
+                "a B that is quantized in blocks does not meet an A of this type",
+                got=f"a={type_}",
+                expected=f"one of {', '.join(FLOATS)}, a tw.Quantize of one of them, s8 or u8",
+                hint=f'a=tw.Quantize("f32", per={b.per!r})',
+            )
+        if type_ in SHIFTS and getattr(a, "order", "C") != "C":
+            raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
+    if type_ in FLOATS and not isinstance(a, Quantize):
+        return
+    if not is_integer(b.stored.unpacked) or (b.stored.values and not b.stored.factor):
+        known = [n for n, one in STORED.items() if is_integer(one.unpacked) and not one.values]
+        known += [name for name, one in STORED.items() if one.factor]
+        raise SpecError(
+            f"integers do not multiply the numbers of {b.type}",
+            got=f"a={a!r}, b of {b.type}",
+            expected=f"an A of floating point, or a B of {', '.join(known)}",
+            hint='a="f32"',
+        )
+    if isinstance(a, Quantize) and a.block not in (None, b.along):
+        raise SpecError(
+            "A and B are quantized in blocks of other lengths",
+            got=f"{a.block} elements of K in A, {b.along or 'all'} in B",
+            hint=f"per={b.per!r}, or per='row'",
+        )
+    if isinstance(k, int):
+        if isinstance(a, Quantize):
+            wide = a.zero is not None
+        else:
+            wide = has_zero(type_, zeros.get("a_zero"))
+        check_length(b, b.block_of(k), wide=wide)
+
+
+def has_zero(type_: str, zero: object) -> bool:
+    """Return True if an A of integers of this type, made s8, has a zero point other than 0."""
+    return real_number(0 if zero is None else zero) != SHIFTS[type_]
+
+
+def _check_beside(a: object, zeros: Mapping[str, object]) -> None:
+    """Raise SpecError for a zero point that A and a quantized B do not allow."""
+    hints = {
+        "a_zero": 'a=tw.Quantize(..., zero="s8"), or an A of s8 or u8',
+        "b_zero": "tw.Quantized(zero=...) for B's",
+    }
+    type_ = "" if isinstance(a, Quantize) else getattr(a, "type", "")
+    for name, zero in zeros.items():
+        if zero is None:
+            continue
+        if name != "a_zero" or type_ not in SHIFTS:
+            raise SpecError(
+                f"{name} is given, but what is quantized in blocks has no zero point beside them",
+                got=zero,
+                hint=hints[name],
+            )
+        held, number = STORED[type_], real_number(zero)
+        if number is not None and not held.low <= number <= held.high:
+            raise SpecError(
+                "the zero point of an A that meets a quantized B must be a number of A's type",
+                got=zero,
+                expected=f"{held.low} to {held.high}",
+            )

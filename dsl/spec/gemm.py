@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
-from .arguments import LEADING, MAKE_D, factors_of, fields_of
+from .arguments import LEADING, MAKE_D, factors_of, fields_of, has_zero
 from .operands import (
     SHAPES,
     Batch,
@@ -21,7 +21,7 @@ from .operands import (
     batch_words,
     check_order,
 )
-from .quantized import Quantize, Quantized, has_zero
+from .quantized import Quantize, Quantized
 from .scalars import QUANTITIES, Factor, Quantity, of_sums, short
 from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, sizes_word
 from .sums import (

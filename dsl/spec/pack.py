@@ -9,8 +9,9 @@ from typing import ClassVar, TypeAlias
 from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
+from .arguments import check_quantized
 from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
-from .quantized import STORED, Quantize, Quantized, check_quantized
+from .quantized import STORED, Quantize, Quantized
 from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
 from .types import INPUTS, ITEMSIZE, DTypeLike, NibbleName, TypeName, accumulator, type_name
@@ -243,7 +244,7 @@ class PackQuantized(Spec):
         """Return the words with which the names of such kernels begin."""
         of_a = self.a.to if isinstance(self.a, Quantize) else self.a
         sizes = sizes_word(("k", self.k), ("n", self.n))
-        return ["pack", self.type.type, f"for_{of_a}", sizes, self.order.lower()]
+        return ["pack", self.type.word, f"for_{of_a}", sizes, self.order.lower()]
 
 
 @spelled(SpecTypeError)
@@ -318,7 +319,7 @@ class QuantizeRows(Spec):
     def words(self) -> list[str]:
         """Return the words with which the names of such kernels begin."""
         sizes = sizes_word(("m", self.m), ("k", self.k))
-        return ["quantize", self.a.type, f"for_{self.b.type}", sizes]
+        return ["quantize", self.a.type, f"for_{self.b.word}", sizes]
 
 
 @spelled(SpecTypeError)

@@ -6,8 +6,11 @@ scale belongs to a block of elements along K, in a column of B or in a row of A.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import struct
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from tilewright.errors import SpecError, SpecTypeError
@@ -99,13 +102,113 @@ def integers(bits: int, *, signed: bool) -> StoredType:
     return StoredType(bits, -below, (1 << bits) - 1 - below, "s8" if signed else "u8")
 
 
+@spelled(SpecTypeError)
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A type of low-bit elements that stand for the numbers of a table: the ``type`` of a
+    ``tw.Quantized``.
+
+    An element is a code, the index of its number. The A of a product must be floating point. Tables
+    of the same numbers are equal.
+
+    Parameters
+    ----------
+    numbers : sequence of float
+        16 numbers for elements of 4 bits, or 4 for 2 bits, in the order of their codes. Each is
+        rounded to the nearest f32. A number may occur twice, but not all may be equal.
+
+    Raises
+    ------
+    SpecError
+        The count is another one, or a number is NaN or not in the range of f32.
+
+    Examples
+    --------
+    >>> powers = tw.Quantized(tw.Table((0, 1, 2, 4)), scale="f32", block=16)
+    >>> b = tw.quantize(np.float32([[4], [0.9], [2.9], [3.1], *[[0]] * 12]), powers)
+    >>> b.q[:4, 0], b.dequantize()[:4, 0]
+    (array([3, 1, 2, 3], dtype=uint8), array([4., 1., 2., 4.], dtype=float32))
+    """
+
+    numbers: tuple[float, ...]
+
+    def __init__(self, numbers: Iterable[float]) -> None:
+        given: object = numbers
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise SpecTypeError("a table has several numbers", got=given, expected=_COUNTS)
+        found = tuple(_in_f32(each, code) for code, each in enumerate(numbers))
+        if len(found) not in (4, 16):
+            raise SpecError(
+                "a table has another count of numbers",
+                got=f"{len(found)} numbers",
+                expected=_COUNTS,
+                hint="repeat a number for codes that do not occur",
+            )
+        if len(set(found)) == 1:
+            raise SpecError(
+                "all numbers of a table are equal", got=found[0], expected="at least two numbers"
+            )
+        object.__setattr__(self, "numbers", found)
+
+    def __str__(self) -> str:
+        return f"a table of {len(self.numbers)} numbers"
+
+    @property
+    def text(self) -> str:
+        """The numbers as one word. Nine digits identify a number of f32."""
+        return f"table({','.join(f'{number:.9g}' for number in self.numbers)})"
+
+    @property
+    def stored(self) -> StoredType:
+        """The type of the codes, with the numbers."""
+        most = len(self.numbers) - 1
+        return StoredType(most.bit_length(), 0, most, "u8", self.numbers)
+
+
+_COUNTS = "16 numbers for elements of 4 bits, or 4 for 2 bits"
+
+
+def _in_f32(given: object, code: int) -> float:
+    """Return a number of a table, rounded to f32."""
+    number = real_number(given)
+    try:
+        found: float = struct.unpack("f", struct.pack("f", number))[0]
+    except (OverflowError, struct.error):
+        found = math.nan
+    if not math.isfinite(found) or (found == 0 and number != 0):
+        raise SpecError(
+            f"the number of code {code} is none that a table can have",
+            got=given,
+            expected="0, or a number of magnitude 1.4e-45 to 3.4e38",
+            hint="scale the numbers, and the scales of blocks by the inverse",
+        )
+    return found + 0.0  # 0.0 for -0.0, which equals it
+
+
+@lru_cache(maxsize=256)
+def _table_of(text: str) -> Table | None:
+    """Return the table with this ``text``; None if there is none."""
+    numbers = text.removeprefix("table(").removesuffix(")").split(",")
+    try:
+        found = Table(map(float, numbers))
+    except (ValueError, SpecError):
+        return None
+    return found if found.text == text else None
+
+
+def stored_type(name: str) -> StoredType | None:
+    """Return the type of stored elements with a name, or with a table's text; None if unknown."""
+    table = None if name in STORED else _table_of(name)
+    return STORED.get(name) if table is None else table.stored
+
+
 #: The types of stored elements by name. Integers of another width need only an entry here.
 STORED: dict[str, StoredType] = {
     **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
     **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
     "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5, "s5"),
-    "iq4_nl": StoredType(4, 0, 15, "u8", _IQ4_NL),
-    "nf4": StoredType(4, 0, 15, "u8", _NF4),
+    "iq4_nl": Table(_IQ4_NL).stored,
+    "nf4": Table(_NF4).stored,
     "f8_e4m3": StoredType(8, -448, 448, "f8_e4m3"),
     "f8_e5m2": StoredType(8, -57344, 57344, "f8_e5m2"),
 }
@@ -156,9 +259,10 @@ class Quantized:
 
     Parameters
     ----------
-    type : str
+    type : str or Table
         Stored type of ``q``: s2, u2, s3, u3, s4, u4, s5, u5, s6, u6, s8, u8, f4_e2m1, iq4_nl, nf4,
-        f8_e4m3 or f8_e5m2. f8, iq4_nl and nf4 need an A of floating point.
+        f8_e4m3, f8_e5m2, or a ``tw.Table`` of any numbers. f8, iq4_nl, nf4 and tables need an A of
+        floating point.
     scale : str
         Type of the scales: f32, f16, bf16, e8m0 or f8_e4m3.
     zero : int or str, optional
@@ -187,13 +291,17 @@ class Quantized:
            [16., 16., 16., 16.]], dtype=float32)
     """
 
-    type: StoredName
+    type: StoredName | Table
     scale: ScaleName = "f32"
     zero: int | StoredName | ScaleName | None = None
     block: int | tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        _one_of(self.type, STORED, "unknown type of stored elements")
+        table = _table_of(self.type) if isinstance(self.type, str) else self.type
+        if isinstance(table, Table):
+            object.__setattr__(self, "type", table)
+        else:
+            _one_of(self.type, (*STORED, "a tw.Table"), "unknown type of stored elements")
         _one_of(self.scale, SCALES, "scales cannot have this type")
         object.__setattr__(self, "block", _block(self))
         if isinstance(self.zero, str):
@@ -203,8 +311,18 @@ class Quantized:
 
     @property
     def stored(self) -> StoredType:
-        """The entry of ``STORED`` for the type of the elements."""
-        return STORED[self.type]
+        """The properties of the type of the elements."""
+        return self.type.stored if isinstance(self.type, Table) else STORED[self.type]
+
+    @property
+    def stored_name(self) -> str:
+        """The name of the type of the elements, or its table's text."""
+        return self.type.text if isinstance(self.type, Table) else self.type
+
+    @property
+    def word(self) -> str:
+        """The type's name as part of names of kernels: "table" for any table."""
+        return "table" if isinstance(self.type, Table) else self.type
 
     @property
     def zeros(self) -> Literal["", "zeros", "minima"]:
@@ -243,7 +361,7 @@ class Quantized:
         return -(-k // self.block_of(k)), -(-n // self.columns)
 
 
-def _one_of(name: object, known: Mapping[str, object], problem: str) -> None:
+def _one_of(name: object, known: Collection[str], problem: str) -> None:
     if not isinstance(name, str) or name not in known:
         raise SpecError(problem, got=name, expected=f"one of {', '.join(known)}")
 
@@ -263,13 +381,13 @@ def _zero(form: Quantized) -> int:
 
 def _check_zeros(form: Quantized) -> None:
     stored = form.stored
-    named: dict[str, object] = {} if stored.floating else {form.type: None}
+    named: dict[str, object] = {} if stored.floating else {form.stored_name: None}
     _one_of(form.zero, {**named, "f32": None, "f16": None, "bf16": None}, "unknown type of zeros")
     if form.along is not None:
-        _check_length(form, form.along)
+        check_length(form, form.along)
 
 
-def _check_length(form: Quantized, length: int, *, wide: bool = False) -> None:
+def check_length(form: Quantized, length: int, *, wide: bool = False) -> None:
     """Raise SpecError if a block is so long that the integer sum over it might not be exact.
 
     ``wide`` is True if the A of the product has zero points.
@@ -357,11 +475,11 @@ class Quantize:
         zero: Literal["s8"] | None = None,
     ) -> None:
         name = type_name(type)
-        if name not in _FLOATS:
+        if name not in FLOATS:
             raise SpecError(
                 "what is quantized must be floating point",
                 got=name,
-                expected=f"one of {', '.join(_FLOATS)}",
+                expected=f"one of {', '.join(FLOATS)}",
             )
         _one_of(to, {"s8": None}, "A is quantized to another type")
         if zero is not None:
@@ -382,7 +500,8 @@ class Quantize:
         return "C"
 
 
-_FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
+#: The types of floating point that A may have beside a low-bit B.
+FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
 
 
 def _per(per: Any) -> PerRow:
@@ -438,109 +557,3 @@ def check_block(block: object, together: int = 1) -> int:
             expected=f"{unit} to {LONGEST_BLOCK}",
         )
     return count
-
-
-def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
-    """Raise SpecError if A has scales for blocks of its rows that do not fit A, B or the batch."""
-    if not isinstance(a_scale, tuple):
-        return
-    if b is None or getattr(a, "type", None) not in SHIFTS or isinstance(a, Quantize):
-        raise SpecError(
-            "scales of blocks belong to an A of s8 or u8 that meets a quantized B",
-            got=f"a_scale={a_scale!r}, a={a!r}",
-            expected='a="s8" or "u8", b=tw.Packed(tw.Quantized(...))',
-        )
-    if a_scale != b.per:
-        raise SpecError(
-            "A and B are quantized in blocks of other lengths",
-            got=f"a_scale={a_scale!r}, b={b!r}",
-            expected=f"a_scale={b.per!r}",
-        )
-    if batch is not None:
-        raise SpecError(
-            "scales of blocks are those of one A",
-            got=batch,
-            hint="without batch, and one call for each product",
-        )
-
-
-def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
-    """Raise SpecError unless the quantized formats of A and B fit each other along K.
-
-    ``zeros`` are the arguments ``a_zero`` and ``b_zero``. Beside a quantized B, only an A of
-    integers may have a zero point.
-    """
-    if not isinstance(a, Quantize) and b is None:
-        return
-    if b is None:
-        raise SpecError(
-            "A is quantized by the kernel, and B is not",
-            got=a,
-            expected="a B of integers with scales",
-            hint='b=tw.Packed(tw.Quantized("s8", block=32))',
-        )
-    _check_beside(a, zeros)
-    type_: Any = getattr(a, "type", None)
-    if not isinstance(a, Quantize):
-        if type_ not in (*_FLOATS, *SHIFTS):
-            raise SpecError(
-                "a B that is quantized in blocks does not meet an A of this type",
-                got=f"a={type_}",
-                expected=f"one of {', '.join(_FLOATS)}, a tw.Quantize of one of them, s8 or u8",
-                hint=f'a=tw.Quantize("f32", per={b.per!r})',
-            )
-        if type_ in SHIFTS and getattr(a, "order", "C") != "C":
-            raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
-    if type_ in _FLOATS and not isinstance(a, Quantize):
-        return
-    if not is_integer(b.stored.unpacked) or (b.stored.values and not b.stored.factor):
-        known = [n for n, one in STORED.items() if is_integer(one.unpacked) and not one.values]
-        known += [name for name, one in STORED.items() if one.factor]
-        raise SpecError(
-            f"integers do not multiply the numbers of {b.type}",
-            got=f"a={a!r}, b of {b.type}",
-            expected=f"an A of floating point, or a B of {', '.join(known)}",
-            hint='a="f32"',
-        )
-    if isinstance(a, Quantize) and a.block not in (None, b.along):
-        raise SpecError(
-            "A and B are quantized in blocks of other lengths",
-            got=f"{a.block} elements of K in A, {b.along or 'all'} in B",
-            hint=f"per={b.per!r}, or per='row'",
-        )
-    if isinstance(k, int):
-        if isinstance(a, Quantize):
-            wide = a.zero is not None
-        else:
-            wide = has_zero(type_, zeros.get("a_zero"))
-        _check_length(b, b.block_of(k), wide=wide)
-
-
-def has_zero(type_: str, zero: object) -> bool:
-    """Return True if an A of integers of this type, made s8, has a zero point other than 0."""
-    return real_number(0 if zero is None else zero) != SHIFTS[type_]
-
-
-def _check_beside(a: object, zeros: Mapping[str, object]) -> None:
-    """Raise SpecError for a zero point that A and a quantized B do not allow."""
-    hints = {
-        "a_zero": 'a=tw.Quantize(..., zero="s8"), or an A of s8 or u8',
-        "b_zero": "tw.Quantized(zero=...) for B's",
-    }
-    type_ = "" if isinstance(a, Quantize) else getattr(a, "type", "")
-    for name, zero in zeros.items():
-        if zero is None:
-            continue
-        if name != "a_zero" or type_ not in SHIFTS:
-            raise SpecError(
-                f"{name} is given, but what is quantized in blocks has no zero point beside them",
-                got=zero,
-                hint=hints[name],
-            )
-        held, number = STORED[type_], real_number(zero)
-        if number is not None and not held.low <= number <= held.high:
-            raise SpecError(
-                "the zero point of an A that meets a quantized B must be a number of A's type",
-                got=zero,
-                expected=f"{held.low} to {held.high}",
-            )

@@ -58,7 +58,7 @@ class LayerKind(NamedTuple):
 
 def format_text(form: Quantized) -> str:
     """Return a low-bit format as JSON, which ``format_of`` reads."""
-    return json.dumps([form.type, form.scale, form.zero, form.block])
+    return json.dumps([form.stored_name, form.scale, form.zero, form.block])
 
 
 @lru_cache(maxsize=256)

@@ -249,7 +249,7 @@ def _pack_quantized(b: QuantizedMatrix, a: Any, target: str) -> PackedB:
         )
     options = Options(target=target)
     kernel = _kernel(_Kind((kind, kind, "f32"), b.shape, 1, 1, options, b.format, how), False)
-    return PackedB(kernel.pack_b(b), b.format.type, kind, target, b.format, how)
+    return PackedB(kernel.pack_b(b), b.format.stored_name, kind, target, b.format, how)
 
 
 class _Kind(NamedTuple):

@@ -68,8 +68,8 @@ def _exact_steps(least: Array, most: Array, grid: Grid) -> Array:
 
 def _reaching(least: Array, most: Array, grid: Grid, zero: float) -> Array:
     """Return the least steps with which ``number - zero`` covers ``least`` to ``most``."""
-    ends = (end - zero for end in grid.ends)
-    parts = [bound / end for bound, end in zip((least, most), ends, strict=True) if end]
+    low, high = (end - zero for end in grid.ends)
+    parts = [*([least / low] if low < 0 else []), *([most / high] if high > 0 else [])]
     found: Array = np.maximum.reduce([*parts, np.zeros_like(least)])
     return found
 
@@ -89,8 +89,8 @@ def _longer(least: Array, most: Array, grid: Grid, found: Blocks) -> Blocks:
     if grid.form.zeros != "minima":
         steps = grid.rounded_steps(_exact_steps(least, most, grid), up=True)
         return _centered(least, most, grid, steps)
-    # If the format has negative numbers, elements below the minimum can be stored.
-    below = grid.ends[0] < 0
+    # If the least number is not 0, the least element is not at the minimum.
+    below = grid.ends[0] != 0
     minima = found.zeros if below else grid.rounded_zeros(least, down=True)
     exact = _reaching(least - minima, most - minima, grid, 0.0)
     return Blocks(grid.rounded_steps(exact, up=True), minima)

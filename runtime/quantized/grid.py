@@ -66,8 +66,9 @@ class Grid:
     def nearest(self, w: Array, blocks: Blocks) -> Array:
         """Return the storable number nearest to each element of ``w``, g x block x n.
 
-        An element halfway between two numbers gets the even one. If the step of a block is 0, all
-        its elements get 0.
+        An element halfway between two numbers gets the even one; of a table's numbers the greater
+        one if its code is even, else the smaller one. If the step of a block is 0, all its elements
+        get the number nearest to 0.
         """
         steps = np.where(blocks.steps == 0, np.inf, blocks.steps)
         exact = (w - self.minima(blocks)) / steps
@@ -110,7 +111,7 @@ class Grid:
         if self.form.zeros == "minima":
             return np.zeros(least.shape, bool)
         greatest = np.maximum(np.abs(least), np.abs(most))
-        smallest = self.numbers[self.numbers > 0][0]
+        smallest = np.abs(self.numbers[self.numbers != 0]).min()
         found: Array = (greatest > 0) & (greatest <= blocks.steps * smallest / 2)
         return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.arrays.memory import Array
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.quantized import SCALES, STORED, Quantized
+from tilewright.spec.quantized import SCALES, Quantized
 from tilewright.spec.types import ITEMSIZE
 
 from .matrix import QuantizedMatrix
@@ -72,7 +72,7 @@ def _codes(data: Array, form: QuantizedFormat) -> Array:
 
 def _numbers(codes: Array, form: QuantizedFormat) -> Array:
     """Return the numbers of codes that a packed matrix stores, as int64, or float64 for f8."""
-    stored = STORED[form.type]
+    stored = form.numbers
     if stored.values:
         found: Array = np.array(stored.values)[codes]
     elif stored.floating:

@@ -40,7 +40,8 @@ _AT_ONCE = 1 << 16
 def quantize(w: Any, format: Quantized | str, *, method: Method = "nearest") -> QuantizedMatrix:
     """Return a quantized matrix that is close to ``w``.
 
-    Elements halfway between two numbers become the even one. A RuntimeWarning is given if a block
+    Elements halfway between two numbers become the even one; of two numbers of a table, the greater
+    one if its code is even, else the smaller one. A RuntimeWarning is given if a block
     has elements that are more than half a step off, or if all its elements become 0. The cause is a
     type of scales without a number that is large or small enough.
 
@@ -196,6 +197,8 @@ def _check_numbers(
         wrong = blocks < 0 if least < 0 <= low else blocks > 0
         name = grid.form.type
         hint = f'tw.Quantized("{name}", zero="{name}"), or a zero point within its numbers'
+        if grid.form.stored.floating:
+            hint = 'tw.Quantized(..., zero="f32"): a minimum for each block'
         raise ArgumentValueError(
             "the format has no number of this sign",
             got=_said(blocks, wrong, index, part),

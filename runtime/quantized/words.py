@@ -14,7 +14,7 @@ from tilewright.keywords import spelled
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.quantized import STORED, StoredName
+from tilewright.spec.quantized import STORED, StoredName, Table
 from tilewright.spec.sizes import whole_number
 
 from .choices import one_of
@@ -37,7 +37,7 @@ _BY_BITS: dict[int, StoredName] = {2: "u2", 4: "u4", 8: "u8"}
 @spelled(ArgumentTypeError)
 def unpack(
     packed: Any,
-    type: StoredName,
+    type: StoredName | Table,
     *,
     axis: int = 0,
     first: Literal["low", "high"] = "low",
@@ -49,8 +49,8 @@ def unpack(
     ----------
     packed : array
         Bytes, or words of 32 bits: uint8, int8, uint32 or int32.
-    type : str
-        Type of the elements, such as "u4". Elements of f4 and f8 become codes.
+    type : str or Table
+        Type of the elements, such as "u4". Elements of f4, of f8 and of tables become codes.
     axis : int
         Axis along which the elements of a word are consecutive. Its length is multiplied by the
         elements in a word. Weights n x k that are packed along k have axis 1; transpose the result
@@ -77,7 +77,10 @@ def unpack(
     >>> tw.unpack(np.array([[-2]], np.int32), "s4", axis=1)
     array([[-2, -1, -1, -1, -1, -1, -1, -1]], dtype=int8)
     """
-    stored = STORED[one_of(type, STORED, "unknown type of stored elements")]
+    if isinstance(type, Table):
+        stored = type.stored
+    else:
+        stored = STORED[one_of(type, STORED, "unknown type of stored elements")]
     words = _words(packed, "packed")
     axis = _axis(axis, words)
     count, left = divmod(_WORDS[words.dtype], stored.bits)

@@ -93,7 +93,7 @@ def quantized(a: Array, how: Any, block: int) -> tuple[Array, Array]:
 def right(a: Array, b: QuantizedMatrix, how: Any, acc: Array | None = None) -> Array:
     """Sums of blocks, scaled and added by FMA in the order of K, from ``acc`` on."""
     form, (k, n) = b.format, b.shape
-    unit = 32 if form.type[1:] in ("3", "5") else 16
+    unit = 32 if form.stored_name[1:] in ("3", "5") else 16
     block, wide = form.block if isinstance(form.block, tuple) else (form.block or k + -k % unit, 1)
     q, scales = quantized(a, how, block)
     whole = np.zeros((q[0].size, n), np.int64)

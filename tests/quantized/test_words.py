@@ -112,8 +112,9 @@ def test_gptq(bits: Any) -> None:
         g_idx = np.arange(128) // (128 // groups)
         b = tw.from_gptq(*arrays, bits=bits, version=version, g_idx=g_idx.astype(np.int32))  # type: ignore[arg-type]
         assert b.format == tw.Quantized(
-            b.format.type, scale="f16", zero=b.format.type, block=128 // groups
+            b.format.type, scale="f16", zero=b.format.zero, block=128 // groups
         )
+        assert b.format.zero == b.format.type
         assert (b.q == q).all() and (b.dequantize() == right).all()
 
 

@@ -151,8 +151,8 @@ class Dequantizer:
         yield from stored.numbers(number, unpacked, joined)
         if "b_sign" in constants:
             yield from _small_float(real, number, constants)
-        elif is_chosen(form.type, self.vector):
-            yield from _chosen(self.target, real, number, STORED[form.type].values)
+        elif is_chosen(form, self.vector):
+            yield from _chosen(self.target, real, number, form.numbers.values)
         else:
             if "b_bias" in constants:
                 less = replace(number, name=f"{name}_less")
@@ -165,7 +165,7 @@ class Dequantizer:
         form, whole = self.form, self._integers
         for number, plane in enumerate(form.planes if form.fields > 1 else ()):
             yield Register(f"b_mask{number or ''}{self.suffix}", whole), (1 << plane.bits) - 1
-        if STORED[form.type].values == STORED["f4_e2m1"].values:
+        if form.numbers.values == STORED["f4_e2m1"].values:
             yield Register(f"b_sign{self.suffix}", whole), 8
             yield Register(f"b_magnitude{self.suffix}", whole), 7
             yield Register(f"b_bias{self.suffix}", whole), _BIAS
@@ -179,7 +179,7 @@ class Dequantizer:
         form, vector = self.form, self.vector
         table = vector.numbers is not None and form.fields > 1 and len(form.planes) == 1
         if table and vector.numbers is not None and vector.numbers.several:
-            table = has_table(form.type)
+            table = has_table(form)
         return table or self._numbers.spelled
 
     @property
@@ -224,7 +224,7 @@ class Numbers:
     def table(self) -> Iterator[Op]:
         """Load the table with the value of each field, in the order of their bits."""
         if self.form.fields > 1 and not self.spelled:
-            stored = STORED[self.form.type]
+            stored = self.form.numbers
             every = stored.values or tuple(q - self.form.bias for q in range(1 << stored.bits))
             yield Table(self._table, every * (TABLE // len(every)))
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tilewright.spec.quantized import STORED, Plane
+from tilewright.spec.quantized import Plane, StoredType, stored_type
 from tilewright.spec.types import ITEMSIZE
 
 from .layout import ALIGNMENT, aligned
@@ -72,14 +72,21 @@ class QuantizedFormat:
         )
 
     @property
+    def numbers(self) -> StoredType:
+        """The type of the elements."""
+        found = stored_type(self.type)
+        assert found is not None, self.type
+        return found
+
+    @property
     def fields(self) -> int:
         """The number of K groups that share bytes."""
-        return STORED[self.type].fields
+        return self.numbers.fields
 
     @property
     def planes(self) -> tuple[Plane, ...]:
         """The planes into which the bits of an element are split."""
-        return STORED[self.type].planes
+        return self.numbers.planes
 
     def lines(self, groups: int) -> int:
         """Return the number of rows of bytes that ``groups`` K groups of a block take.
@@ -162,7 +169,7 @@ class QuantizedFormat:
         Integers are extracted as unsigned ones, to which signed integers were shifted. Codes of a
         table keep B's type.
         """
-        return self.type if STORED[self.type].values else f"u{plane.bits}"
+        return self.type if self.numbers.values else f"u{plane.bits}"
 
     @property
     def bias(self) -> int:
@@ -211,7 +218,8 @@ def in_panel(form: QuantizedFormat, type_: str, width: int) -> NumbersFormat:
 
 
 _TEXT_OF_B = re.compile(
-    r"(?P<type>\w+)(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
+    r"(?P<type>\w+|table\([^ ]+\))"
+    r"(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
     r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))?"
     r"(?: and (?P<sums>\w+) sums)? "
     r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) in groups of "
@@ -222,7 +230,7 @@ _TEXT_OF_B = re.compile(
 def quantized_format_named(text: str) -> QuantizedFormat | None:
     """Return the quantized format whose ``text`` this is, or None."""
     found = _TEXT_OF_B.fullmatch(text)
-    if found is None or found["type"] not in STORED:
+    if found is None or stored_type(found["type"]) is None:
         return None
     scale, zeros, sums = found["scale"], found["zeros"] or "", found["sums"] or ""
     if scale not in ITEMSIZE or zeros not in ("", *ITEMSIZE) or sums not in ("", SUMS):
@@ -236,7 +244,7 @@ def quantized_format_named(text: str) -> QuantizedFormat | None:
     whole = 0 not in (form.nb, form.group, form.block) and form.block % form.group == 0
     return (
         form
-        if whole and form.stored in ("u8", "s8", STORED[form.type].unpacked) and form.text == text
+        if whole and form.stored in ("u8", "s8", form.numbers.unpacked) and form.text == text
         else None
     )
 

@@ -52,7 +52,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
     if integers and (stored.bits == 8 or stored.values):
         shift = product.shifts["b"]
     return QuantizedFormat(
-        type=quantized.type,
+        type=quantized.stored_name,
         stored=held,
         scale=_packed_scale(quantized),
         zeros=_packed_zeros(quantized),
@@ -162,7 +162,7 @@ def _are_looked_up(form: QuantizedFormat, product: Product, target: Target) -> b
     The values must fit in a byte, and the target must be able to look them up in a table. A block's
     sums then need no correction for a bias of the codes.
     """
-    stored, lanes = STORED[form.type], target.of(product.accumulator)[0].lanes
+    stored, lanes = form.numbers, target.of(product.accumulator)[0].lanes
     if not (form.bias and is_integer(product.along)) or 1 << stored.bits > TABLE:
         return False
     numbers = stored.values or (-form.bias, (1 << stored.bits) - 1 - form.bias)
@@ -199,15 +199,15 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     return found if runs is None else replace(runs, shifts={"a": 0, "b": shift})
 
 
-def has_table(type_: str) -> bool:
-    """True if only a table, and no arithmetic, converts codes of ``type_`` to numbers."""
-    values = STORED[type_].values
+def has_table(form: QuantizedFormat) -> bool:
+    """True if only a table, and no arithmetic, converts the codes of a format to numbers."""
+    values = form.numbers.values
     return bool(values) and values != STORED["f4_e2m1"].values
 
 
-def is_chosen(type_: str, vector: Vector) -> bool:
-    """True if ``type_`` needs a table, but ``vector`` has no instructions that look numbers up."""
-    return has_table(type_) and vector.numbers is None
+def is_chosen(form: QuantizedFormat, vector: Vector) -> bool:
+    """True if codes need a table, but ``vector`` has no instructions that look numbers up."""
+    return has_table(form) and vector.numbers is None
 
 
 def _meet_in_matrices(spec: Gemm, target: Target) -> bool:

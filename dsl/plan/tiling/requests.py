@@ -218,7 +218,7 @@ def _scaled(here: Staging, nest: Nest) -> Scaled | None:
     summed = bool(here.product.partial)
     converts = not here.problem.spec.sums_blocks and form.stored != here.product.along
     converting = UNPACKING if converts else 0
-    chooses = is_chosen(form.type, here.vectors[0])
+    chooses = is_chosen(form, here.vectors[0])
     runs = -(-groups // here.product.few) if here.product.few else 0
     return Scaled(
         groups=groups,
