@@ -27,6 +27,8 @@ RESULTS = {
     "NetworkFunction",
     "PackedB",
     "PackedWeights",
+    "Profile",
+    "StageTime",
     "Timing",
     "Verification",
 }
