@@ -69,15 +69,17 @@ def rendered(name: str) -> list[str]:
         packed = Gemm(1, 16, 1, a="s8", b=Packed("s8"))
         parallel = Gemm(64, 64, 64), Schedule(loops="NMk")
         weights = {"b": np.ones((3, 2), np.float32)}
-        low = {"b": quantize(np.ones((32, 8), np.float32), "q4_0")}  # in a file
+        low = {"b": quantize(np.ones((32, 8), np.float32), "q4_0")}
+        large = {"b": np.ones((520, 512), np.float32)}  # more than 1 MiB: in a file
         family = [Gemm(1, 1, 1), Gemm(2, 1, 1)]
         kernels = {"family": family, "packed": packed, "loop": parallel}
         several = ["amx", "neon", "power10", "rvv256"]
         layers = {
             "layer": LAYER.of(x=Tensor("f32", (2, 3)), w=weights),
             "low": LAYER.of(x=Tensor("f32", (2, 32)), w=low),
+            "large": LAYER.of(x=Tensor("f32", (2, 520)), w=large),
         }
-        given = {"layer": weights, "low": low}
+        given = {"layer": weights, "low": low, "large": large}
         made = [
             make.library("lib", kernels, targets=several, jobs=1),
             make.library("net", layers, targets=["scalar"], jobs=1, weights=given),
