@@ -179,7 +179,6 @@ REFUSED: Any = (
         r'of f64, but its format holds elements of f32(?s:.*)expected: "f64 as f64',
     ),
     (lambda: Packed("f32", mb=8, format=F32), "says all of its sizes"),
-    (lambda: _compiled(Gemm(4, 4, 4, d=Packed("bf16")), "amx"), "reads rows of A in place"),
     (lambda: _compiled(Gemm(4, 4, 4, d=Packed("f32", b="f64")), "avx2"), "no product has an A"),
     (
         lambda: _compiled(Gemm(4, 4, 4, d=Packed("f32", format=PAIRS)), "avx2"),

@@ -60,7 +60,6 @@ def generated(x: Any) -> Any:
         (lambda x: setattr(x, "scale", 1), "no attributes to set"),
         (lambda x: setattr(x + 1, "args", ()), "no attributes to set"),
         (lambda x: delattr(x, "shape"), "never changes"),
-        (lambda x: x.clip(0, 1), r"tw\.clip\(x\)"),
         (lambda x: x.flatten(), r"x\.reshape\(-1\)"),
         (lambda x: x.numpy(), "no attribute 'numpy'"),
         (lambda x: x.dtype, "no attribute 'dtype'"),

@@ -113,7 +113,12 @@ class RowPasses:
 
     @property
     def moved(self) -> frozenset[Expression]:
-        """The integer inputs that are results themselves: their elements are only copied."""
+        """The integer inputs that are results themselves: their elements are only copied.
+
+        There is none if the arithmetic is that of integers anyway.
+        """
+        if is_integer(self.real):
+            return frozenset()
         results = (expression for one in self.passes for _, expression in (*one.stores, *one.ends))
         return frozenset(one for one in results if isinstance(one, Input) and is_integer(one.type))
 
