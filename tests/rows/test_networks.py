@@ -89,6 +89,8 @@ def test_a_tracer_refuses_what_it_cannot_see(function: Any, says: str) -> None:
         (lambda: of(lambda x: x, z=matrix()), "x is missing"),
         (lambda: of(lambda out: out, out=matrix()), "cannot be called"),
         (lambda: of(lambda x, y: x + y, x=matrix("f64"), y=matrix()), "mixes f64"),
+        (lambda: of(lambda x, y: (x * 2, y * 2), x=matrix("f64"), y=matrix("s32")), "not in both"),
+        (lambda: of(lambda x, y: (x * 2, y), x=matrix("f64"), y=matrix()), "not in both"),
         (lambda: of(nn.max, x=tw.Tensor("f32", (3, 0))), "size 0"),
         (lambda: of(lambda x: x + 1, x=matrix("s64")), "s32"),
         (lambda: of(lambda x: x, x=matrix("s64")), "s32"),
