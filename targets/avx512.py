@@ -53,7 +53,7 @@ def _cuts(element: str, bits: int) -> dict[str, Any]:
 
 
 def _fill(element: str, bits: int) -> str:
-    """Return the C that puts other lanes beside those of the mask.
+    """Return the C that takes the lanes of the mask from one vector, and all others from another.
 
     GCC 12 fails on a masked conversion of bytes to 8 or 4 lanes of s32, and makes it of a blend and
     a conversion. It does not if the mask is that of the other lanes.

@@ -18,10 +18,10 @@ from tilewright.ir.nest import (
     NestNode,
     Program,
     Selected,
-    When,
     of_batch,
     operands_of,
     repeated,
+    when,
 )
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
@@ -143,7 +143,7 @@ def pack_rows(
         made = repeated("pt", part.count, _block(packing, at, part), f"m by {form.nb}")
         if parallel and isinstance(made[0], BlockLoop) and part.count != 1:
             made = (replace(made[0], parallel=True),)
-        nodes += _if_any(part, made)
+        nodes += when(part.size, made)
     return tuple(nodes), tuple(packing.tiles.values())
 
 
@@ -160,7 +160,7 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
         yield from _zeros(packing, end - line, Integer(line // (plan.lanes * form.group)))
     for columns in whole_and_rest(form.n, form.nb):
         block = _block(packing, (first, first), columns)
-        yield from _if_any(columns, repeated("pt", columns.count, block, f"n by {form.nb}"))
+        yield from when(columns.size, repeated("pt", columns.count, block, f"n by {form.nb}"))
     yield from _gap(packing, form.blocks * form.block_elements, first)
 
 
@@ -169,11 +169,6 @@ def _gap(packing: _Packing, written: Expr, first: Expr = ZERO) -> Iterator[NestN
     plan, form = packing.plan, packing.plan.format
     gap = missing(written, ALIGNMENT // form.itemsize)
     yield from _zeros(packing, first + written, div(gap, plan.lanes * form.group))
-
-
-def _if_any(part: Part, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    """``nodes`` where the part, if only the call knows its size, has elements."""
-    return nodes if value(part.size) is not None else (When(part.size, nodes),)
 
 
 def _block(packing: _Packing, at: tuple[Expr, Expr], columns: Part) -> Iterator[NestNode]:
@@ -189,7 +184,7 @@ def _block(packing: _Packing, at: tuple[Expr, Expr], columns: Part) -> Iterator[
         nodes: list[NestNode] = []
         for depth in whole_and_rest(form.k, plan.chunk):
             chunk = _chunk(packing, (at[0], block), (columns, strip), depth)
-            nodes += repeated("kc", depth.count, _if_any(depth, tuple(chunk)), "chunks of k")
+            nodes += repeated("kc", depth.count, when(depth.size, tuple(chunk)), "chunks of k")
         yield from repeated("ps", strip.count, nodes, f"{strip.units} columns")
     there = block + whole * form.nb * form.group
     yield from _zeros(packing, there, missing(whole, form.step) * (form.nb // plan.lanes))

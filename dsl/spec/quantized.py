@@ -105,11 +105,10 @@ def integers(bits: int, *, signed: bool) -> StoredType:
 @spelled(SpecTypeError)
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A type of low-bit elements that stand for the numbers of a table: the ``type`` of a
-    ``tw.Quantized``.
+    """A table of numbers, as the ``type`` of a ``tw.Quantized``.
 
-    An element is a code, the index of its number. The A of a product must be floating point. Tables
-    of the same numbers are equal.
+    An element is a code: the index of its number in the table. The A of a product must be floating
+    point. Tables of the same numbers are equal.
 
     Parameters
     ----------
@@ -500,7 +499,7 @@ class Quantize:
         return "C"
 
 
-#: The types of floating point that A may have beside a low-bit B.
+#: The types of floating point that A may have if B is a low-bit matrix.
 FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
 
 

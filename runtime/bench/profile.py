@@ -45,7 +45,7 @@ class StageTime:
     seconds : float
         Median of the measured times, in seconds.
     share : float
-        The part of the call's time: ``seconds`` divided by the sum over all stages.
+        ``seconds`` divided by those of all stages.
     estimate : float or None
         Seconds that the cost model expects. None if it has no estimate of a stage.
     gflops : float

@@ -66,7 +66,7 @@ class Lanes:
         return self.made[leaf]
 
     def element(self, leaf: Expression) -> Argument:
-        """Return the value of a leaf; its integers as they are, if it is ``moved``."""
+        """Return the value of a leaf. If it is ``moved``, its integers are not converted."""
         if leaf not in self.elements:
             known = self.known.get(leaf)
             self.elements[leaf] = self._read(leaf) if known is None else self.emitter.take(known)

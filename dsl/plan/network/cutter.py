@@ -492,7 +492,7 @@ class Cutter:
     def _output(self, node: Expression, *, gaps: bool = True) -> tuple[Placed, None] | None:
         """Return the array of the result that ``node`` is, or becomes in another shape.
 
-        Return None if there is none, or only one with ``gaps`` that are not wanted.
+        Return None if there is no such result. It may have gaps between its rows only if ``gaps``.
         """
         assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):

@@ -100,7 +100,7 @@ class Network(Spec):
 
     @property
     def declared(self) -> object:
-        """What ``of`` takes as ``out``: a Tensor, or a tuple with one, or None, for each result."""
+        """The argument ``out`` of ``of``: a Tensor, or a Tensor or None for each result."""
         made = [
             None if steps is None or result.tensor is None else Tensor(*result.tensor, steps)
             for result, steps in zip(self.results, self.steps, strict=True)
@@ -155,8 +155,8 @@ class Network(Spec):
     def apart(self) -> frozenset[str]:
         """The names of results that cannot be in the memory of an input.
 
-        A stage may write a result while later stages read the input. Of several results, those
-        with an element for each row are written before the last pass reads the inputs.
+        A stage may write a result while later stages read the input. Results with one
+        element for each row, beside others, are written before the last pass reads the inputs.
         """
         nodes = list(every_node(self.results))
         if self.staged or (grid := grid_of(nodes)) is None:
