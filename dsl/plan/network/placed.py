@@ -66,6 +66,11 @@ class Placed:
         strides = tight(self.sizes[first:])
         return all(same(*each) for each in zip(self.strides[first:], strides, strict=True))
 
+    def row(self, number: Expr) -> Placed:
+        """Return the value at one index of the first axis."""
+        offset = self.offset + number * self.strides[0]
+        return replace(self, shape=self.shape[1:], strides=self.strides[1:], offset=offset)
+
     def viewed(self, view: View) -> Placed | None:
         """Return a view of this value; None if strides cannot describe the view."""
         shape = view.tensor.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from sympy import Expr
@@ -14,13 +14,16 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import slot_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.symbolic import symbol, value
+from tilewright.symbolic import ZERO, symbol, value
 
 from ..plan import ByRows, Plan
 from ..routines.copy import CopyPlan
 from ..rows.plan import RowsPlan
 from .block import Block, Outer
-from .placed import Axis
+from .placed import Axis, Placed, axes_of, merged
+
+#: The number of a row that a stage reads, in formulas.
+FOUND = symbol("found")
 
 
 class Opening(Enum):
@@ -33,9 +36,8 @@ class Opening(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An index that a stage reads from an array in its loops, for ``nn.take``: see ``Lookup``."""
+    """Where a stage reads the number ``FOUND`` of a row in its loops: see ``Lookup``."""
 
-    name: str
     indices: Name
     at: Expr
     count: Expr
@@ -112,6 +114,12 @@ class Step:
         return (self.name, *self.also)
 
     @property
+    def in_place(self) -> bool:
+        """True if the stage reads the elements that it writes."""
+        own = [name for name, array in self.operands.items() if array == self.written]
+        return len({self.shifts.get(name, ZERO) for name in own}) < len(own)
+
+    @property
     def product(self) -> Plan | ByRows | None:
         """The plan if the stage is a product, possibly with functions of elements after it."""
         return self.plan if isinstance(self.plan, Plan | ByRows) else None
@@ -154,18 +162,37 @@ class Sizes:
 
 
 def outer_loops(
-    axes: list[Axis], operands: tuple[str, ...], offsets: tuple[Expr, ...]
+    axes: list[Axis],
+    operands: tuple[str, ...],
+    offsets: tuple[Expr, ...],
+    around: tuple[Outer, ...] = (),
 ) -> tuple[tuple[Outer, ...], dict[str, Expr]]:
     """Return loops over ``axes``, and the offset of each operand in an iteration, in elements.
 
-    Without loops, the operands begin at ``offsets``.
+    Without loops, the operands begin at ``offsets``. The loops ``around`` come first.
     """
-    loops = tuple(Outer(f"outer{number}", axis.size) for number, axis in enumerate(axes))
+    loops = tuple(Outer(f"outer{i}", axis.size) for i, axis in enumerate(axes, len(around)))
     shifts = dict(zip(operands, offsets, strict=True))
     for loop, axis in zip(loops, axes, strict=True):
         for name, step in zip(operands, axis.steps, strict=True):
             shifts[name] += symbol(loop.counter) * step
-    return loops, {name: shift for name, shift in shifts.items() if shift != 0}
+    return (*around, *loops), {name: shift for name, shift in shifts.items() if shift != 0}
+
+
+def rows_of(
+    index: Placed, table: Placed, *values: Placed
+) -> tuple[tuple[Outer, ...], Found, list[Placed]]:
+    """Return loops over numbers of rows of ``table``, and the row of each of ``values`` in them."""
+    count, names = len(index.shape), tuple(f"value{i}" for i in range(len(values) + 1))
+    every = (index, *values)
+    axes = merged(axes_of(index.sizes, [each.strides[:count] for each in every]))
+    loops, shifts = outer_loops(axes, names, tuple(each.offset for each in every))
+    at, *firsts = (shifts.get(name, ZERO) for name in names)
+    rows = [
+        replace(each, shape=each.shape[count:], strides=each.strides[count:], offset=first)
+        for each, first in zip(values, firsts, strict=True)
+    ]
+    return loops, Found(index.name, at, table.sizes[0]), rows
 
 
 def shown_as(node: Expression, name: Name) -> Expression:
