@@ -321,7 +321,7 @@ def embedded(
 
 
 def in_own_memory(program: Program) -> Program:
-    """Return ``program`` for a result in the memory of an operand: tiles may read what they write."""
+    """Return ``program`` for a result in the memory of an operand."""
     tiles = (
         replace(tile, parameters=tuple(replace(p, shared=p.role == "out") for p in tile.parameters))
         for tile in program.tiles

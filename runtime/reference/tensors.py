@@ -77,8 +77,9 @@ class Tensors(Evaluation):
             case Take(args=(table, rows)):
                 return _taken(self._whole(table), self._whole(rows).value)
             case ScatterAdd(args=(base, index, rows)):
-                given = self._whole(base), self._whole(index).value, self._whole(rows)
-                return _scattered(*given, node.tensor.type)
+                added = self.number(rows).spread(self._shape_of(rows))
+                numbers = self._whole(index).value
+                return _scattered(self._whole(base), numbers, added, node.tensor.type)
             case Full(value, shape):
                 return self._constant(value).spread(self._shape(shape))
             case Count(size):
@@ -170,23 +171,15 @@ def _places(table: Interval, rows: Array) -> Array:
 
 def _scattered(base: Interval, index: Array, rows: Interval, type_: TypeName) -> Interval:
     """Return a tensor with rows added to its rows, one after another; each sum is rounded."""
-    places = _places(base, index).reshape(-1)
-    parts = [part.copy() for part in _parts(base)]
-    more = [part.reshape(len(places), *part.shape[index.ndim :]) for part in _parts(rows)]
-    for number, place in enumerate(places):
-        terms = (Interval(*(x[i] for x in each), base.element)
-                 for i, each in ((place, parts), (number, more)))  # fmt: skip
-        one, other = (term.rounded() if is_integer(type_) else term for term in terms)
-        for part, found in zip(
-            parts, _parts(_cast(add(one, other), type_, base.element)), strict=True
-        ):
-            part[place] = found
-    return Interval(parts[0], parts[1], parts[2], base.element)
-
-
-def _parts(x: Interval) -> tuple[Array, Array, Array]:
-    """Return the values and their bounds."""
-    return x.value, x.low, x.high
+    value, low, high = base.value.copy(), base.low.copy(), base.high.copy()
+    found = Interval(value, low, high, base.element)
+    places = _places(base, index)
+    for at in np.ndindex(index.shape):
+        place = (int(places[at]),)
+        old = found.row(place).rounded() if is_integer(type_) else found.row(place)
+        new = _cast(add(old, rows.row(at)), type_, base.element)
+        value[place], low[place], high[place] = new.value, new.low, new.high
+    return found
 
 
 def _joined(parts: list[Interval], axis: int) -> Interval:

@@ -424,13 +424,12 @@ class Cutter:
         if self._is_changed(node):
             written = self.place(base)
         else:
-            known = not isinstance(base, Call | Cast | Reduce | Full)
-            if known:
+            if known := not isinstance(base, Full):
                 self.place(base)
             part = self._part(node)
             written, buffer = self._new(node) if part is None else (part, None)
             buffer = self.unfilled.pop(written.name, buffer)
-            self._elements(base, written, buffer, known=known or id(base) in self.values)
+            self._elements(base, written, buffer, known=known)
         loops, found, (one,) = rows_of(numbers, written, added)
         target = written.row(FOUND)
         old, new = (
