@@ -17,7 +17,7 @@ from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program, names
 from tilewright.ir.nodes import mapped, walk
 from tilewright.ir.stages import Buffer, Stage, embedded, in_order, in_own_memory
 from tilewright.isa.target import Target
-from tilewright.lower.rows.program import rows_program
+from tilewright.lower.rows.program import row_work, rows_program
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.estimate.rows import estimate_rows
 from tilewright.plan.network.blocks import numbers_of
@@ -198,8 +198,10 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
     if each is not None and FOUND.name in set[str]().union(*map(names_used, walk(nest))):
         nest = (Lookup(FOUND.name, each.indices, each.at, each.count, nest),)
     for place, loop in reversed(list(enumerate(step.loops))):
-        parallel = step.parallel and place == 0
-        nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel),)
+        parallel, work = step.parallel and place == 0, None
+        if parallel and each is not None:
+            work = prod((one.trips for one in step.loops[1:]), start=row_work(program.tiles))
+        nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel, work=work),)
     return replace(found, nest=nest)
 
 

@@ -192,7 +192,7 @@ def _scatter(node: Node) -> Result:
             (index,) = index.args
         places = [node.value(1).shape[axis]]
         others = _without(node.value(2).shape, axis)
-        fits = others == _without(shape, axis) and joined_size(index.shape) == places[0]
+        fits = others == _without(shape, axis) and _elements(index) == places[0]
     if not fits:
         node.refuse(
             "rows have one number each",
@@ -202,6 +202,11 @@ def _scatter(node: Node) -> Result:
     numbers = cast(index.reshape(*places), "s32")
     found = nn.scatter_add(base.swapaxes(0, axis), numbers, rows.swapaxes(0, axis))
     return node.result(found.swapaxes(0, axis), node.value(0).type)
+
+
+def _elements(x: Expression) -> Size:
+    assert x.tensor is not None
+    return joined_size(x.tensor.shape)
 
 
 def _slices(node: Node, axis: int) -> list[Expression]:

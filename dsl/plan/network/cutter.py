@@ -52,7 +52,7 @@ from .placed import Placed, expr_of, exprs_of, tight
 from .products import Products, fits_epilogue, matrix_order
 from .rebuilt import arguments, rebuilt
 from .shared import shared_nodes
-from .step import FOUND, Found, Opening, Step, rows_of, shown_as
+from .step import Indexed, Opening, Step, rows_of, shown_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,8 +412,8 @@ class Cutter:
         if written is None:
             written, buffer = self._new(node)
         buffer = self.unfilled.pop(written.name, buffer)
-        loops, found, (target,) = rows_of(rows, table, written)
-        self._rows(node, node, {id(node): table.row(FOUND)}, target, loops, found, buffer)
+        each = rows_of(rows, table, written)
+        self._rows(node, node, {id(node): each.table}, each.value, each, buffer)
         self.values[id(node)] = written
 
     def _scatter(self, node: ScatterAdd) -> None:
@@ -430,14 +430,12 @@ class Cutter:
             written, buffer = self._new(node) if part is None else (part, None)
             buffer = self.unfilled.pop(written.name, buffer)
             self._elements(base, written, buffer, known=known)
-        loops, found, (one,) = rows_of(numbers, written, added)
-        target = written.row(FOUND)
-        old, new = (
-            Input(name, each.type, each.shape) for name, each in (("old", target), ("new", one))
-        )
-        made = cast(old + new, written.type)
-        self._rows(node, made, {id(old): target, id(new): one}, target, loops, found, None)
         self.values[id(node)] = written
+        each = rows_of(numbers, written, added, self.stages.threads or 1)
+        old, new = (Input(str(x.name), x.type, x.shape) for x in (each.table, each.value))
+        made = cast(old + new, written.type)
+        leaves = {id(old): each.table, id(new): each.value}
+        self._rows(node, made, leaves, each.table, each, None)
 
     def _is_changed(self, node: ScatterAdd) -> bool:
         """Return True if the base of ``node`` is in an array of its own that nothing else reads."""
@@ -452,18 +450,18 @@ class Cutter:
         made: Expression,
         leaves: Mapping[int, Placed],
         target: Placed,
-        loops: tuple[Outer, ...],
-        found: Found,
+        each: Indexed,
         buffer: Buffer | None,
     ) -> None:
-        """Add the stage that computes ``made`` and writes it to ``target``, a row, in ``loops``."""
+        """Add the stage that computes ``made`` and writes it to ``target``, a row, in loops."""
         stage = Elements(
-            made, leaves, target, target.shape, self.taken, self.target, Schedule(), around=loops
-        ).stage()
-        said = repr(rebuilt(node, lambda each: None if each is node else self._shown(each)))
+            made, leaves, target, target.shape, self.taken, self.target, Schedule(),
+            around=each.loops,
+        ).stage()  # fmt: skip
+        said = repr(rebuilt(node, lambda one: None if one is node else self._shown(one)))
         step = Step(
             self._name(node), stage.plan, target.name, buffer, stage.operands, stage.sizes, said,
-            stage.loops, stage.shifts, found=found,
+            stage.loops, stage.shifts, each.parallel, each.found,
         )  # fmt: skip
         self.made.append(Computed(step, () if made is node else (node,)))
 

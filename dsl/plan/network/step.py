@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
@@ -161,6 +161,20 @@ class Sizes:
         return Dim(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Loops over numbers of rows, and in them row ``FOUND`` of a table and a row of a value.
+
+    If ``parallel``, threads share the outermost loop, over parts of both rows.
+    """
+
+    loops: tuple[Outer, ...]
+    found: Found
+    table: Placed
+    value: Placed
+    parallel: bool
+
+
 def outer_loops(
     axes: list[Axis],
     operands: tuple[str, ...],
@@ -179,20 +193,24 @@ def outer_loops(
     return (*around, *loops), {name: shift for name, shift in shifts.items() if shift != 0}
 
 
-def rows_of(
-    index: Placed, table: Placed, *values: Placed
-) -> tuple[tuple[Outer, ...], Found, list[Placed]]:
-    """Return loops over numbers of rows of ``table``, and the row of each of ``values`` in them."""
-    count, names = len(index.shape), tuple(f"value{i}" for i in range(len(values) + 1))
-    every = (index, *values)
-    axes = merged(axes_of(index.sizes, [each.strides[:count] for each in every]))
-    loops, shifts = outer_loops(axes, names, tuple(each.offset for each in every))
-    at, *firsts = (shifts.get(name, ZERO) for name in names)
-    rows = [
-        replace(each, shape=each.shape[count:], strides=each.strides[count:], offset=first)
-        for each, first in zip(values, firsts, strict=True)
-    ]
-    return loops, Found(index.name, at, table.sizes[0]), rows
+def rows_of(index: Placed, table: Placed, value: Placed, threads: int = 1) -> Indexed:
+    """Return the loops over an ``index``, whose numbers are those of rows of ``table``.
+
+    The leading axes of ``value`` are those of the index. Each of several ``threads`` has columns of
+    its own if it can have equally many.
+    """
+    count, around = len(index.shape), tuple[Outer, ...]()
+    share = symbol("outer0")
+    one, other = table.part(1, threads, share), value.part(count, threads, share)
+    if threads > 1 and one is not None and other is not None:
+        table, value, around = one, other, (Outer("outer0", Integer(threads)),)
+    axes = merged(axes_of(index.sizes, (index.strides, value.strides[:count])))
+    names, offsets = ("index", "value"), (index.offset, value.offset)
+    loops, shifts = outer_loops(axes, names, offsets, around)
+    at, first = (shifts.get(name, ZERO) for name in names)
+    row = Placed(value.name, value.type, value.shape[count:], value.strides[count:], first)
+    found = Found(index.name, at, table.sizes[0])
+    return Indexed(loops, found, table.row(FOUND), row, parallel=bool(around))
 
 
 def shown_as(node: Expression, name: Name) -> Expression:
