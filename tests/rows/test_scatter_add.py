@@ -207,6 +207,17 @@ def test_what_is_added_to_no_rows_is_refused(changes: dict[str, Any], says: str)
         added(**changes)
 
 
+@pytest.mark.parametrize("way", ["np.add.at", "x[i] + y"])
+def test_the_ways_of_numpy_are_refused_with_ours(way: str) -> None:
+    def function(x: Any, i: Any, y: Any) -> Any:
+        if way == "np.add.at":
+            np.add.at(x, i, y)
+        return x[i] + y
+
+    with pytest.raises(tw.SpecError, match=r"nn\.scatter_add"):
+        tw.network(function).of(**NINE)
+
+
 def test_a_call_without_rows_to_add_to_is_refused() -> None:
     base, index, rows = arrays(3, 2, 4)
     with pytest.raises(tw.ArgumentError, match="n"):

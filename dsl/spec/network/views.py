@@ -500,7 +500,7 @@ def _range(part: Any, size: Size, x: Any) -> tuple[int, Size, int]:
         raise SpecError(
             "an index is an int, a slice, None or ...",
             got=type(part).__name__,
-            hint="nn.take(table, rows) gathers rows; tw.where chooses by element",
+            hint="nn.take gathers rows, nn.scatter_add adds rows; tw.where chooses by element",
         )
     if isinstance(size, Dim) and found != 0:
         raise SpecError(
