@@ -245,6 +245,35 @@ class Take(Composed):
         return f"nn.take({', '.join(args)})"
 
 
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class ScatterAdd(Composed):
+    """A tensor with rows added to rows of it, whose numbers a tensor of integers has."""
+
+    args: tuple[Expression, ...]
+    tensor: Shaped = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        base = self.args[0].tensor
+        assert base is not None, "nn.scatter_add checks this"
+        object.__setattr__(self, "tensor", base)
+        object.__setattr__(self, "_hash", hash(("scatter_add", self.args)))
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """Nothing: it has its arguments alone."""
+        return ()
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> ScatterAdd:
+        """Return the sums for these arguments."""
+        return ScatterAdd(args)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the Python code that adds the rows."""
+        return f"nn.scatter_add({', '.join(args)})"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Full(Expression):
     """A tensor whose elements are all one number."""

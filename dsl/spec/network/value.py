@@ -14,7 +14,7 @@ from tilewright.errors import SpecError
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Composed, Expression, every_node, text_of
 from ..expression.products import Product, Weight
-from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, Take, View
+from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, ScatterAdd, Take, View
 from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
@@ -32,7 +32,7 @@ TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
 MOST_OPERATORS = 4000
 
 #: Nodes that no row program computes.
-_OF_STAGES = Product | View | Join | Take | Full | Count | Weight
+_OF_STAGES = Product | View | Join | Take | ScatterAdd | Full | Count | Weight
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -228,13 +228,13 @@ class Network(Spec):
         sizes = [node.along for node in reduced if node.fn != "sum"]
         nodes = list(every_node(self.results))
         for node in nodes:
-            if isinstance(node, Take | View):
+            if isinstance(node, Take | ScatterAdd | View):
                 given = node.args[0].tensor
                 assert given is not None
                 cut = node.how if isinstance(node, View) and node.fn == "slice" else ()
                 pairs = zip(cut, given.shape, strict=False)
                 sizes += [size for (_, count, _), size in pairs if count != size]
-                sizes += given.shape[:1] if isinstance(node, Take) else ()
+                sizes += () if isinstance(node, View) else given.shape[:1]
         return frozenset(dims_of(sizes))
 
     @property
@@ -327,9 +327,11 @@ def _check_nodes(network: Network) -> None:
         if isinstance(node, Input):
             used.add(node)
         long = [arg for arg in (node.args if isinstance(node, Composed) else ()) if _is_long(arg)]
-        if (long and not isinstance(node, Take)) or (_is_long(node) and node in network.results):
+        if (long and not isinstance(node, Take | ScatterAdd)) or (
+            _is_long(node) and node in network.results
+        ):
             raise SpecError(
-                "a tensor of s64 has the numbers of rows for nn.take, and no other use",
+                "a tensor of s64 has numbers of rows, for nn.take and nn.scatter_add alone",
                 got=node,
                 hint="s32, or f64",
             )
