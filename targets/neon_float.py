@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright.isa.vector import MulAdd, Numbers, Vector
 
 from .neon_words import BITS, fill, filled, forms, low_bits
@@ -164,8 +162,9 @@ PAIR = Vector(
     transpose={1: ("vtrn1_f32({x}, {y})", "vtrn2_f32({x}, {y})")},
 )
 
-SINGLE = replace(
-    plain("f32", "fmadd"),
+SINGLE = plain(
+    "f32",
+    "fmadd",
     loads={
         "f16": "vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*({p})))), 0)",
         "bf16": "vget_lane_f32(vreinterpret_f32_u32(vdup_n_u32((uint32_t)*({p}) << 16)), 0)",

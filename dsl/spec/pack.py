@@ -14,7 +14,16 @@ from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
 from .quantized import STORED, Quantize, Quantized
 from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
-from .types import INPUTS, ITEMSIZE, DTypeLike, NibbleName, TypeName, accumulator, type_name
+from .types import (
+    INPUTS,
+    ITEMSIZE,
+    DTypeLike,
+    NibbleName,
+    TypeName,
+    accumulator,
+    is_integer,
+    type_name,
+)
 
 #: A layout: rows or columns contiguous, packed, or the text of a packed format.
 Layout: TypeAlias = Matrix | Packed | str
@@ -466,11 +475,13 @@ def _layout(given: object, name: str) -> Layout:
 
 def _check_copied(spec: Copy) -> None:
     source, made = spec.type_of("a"), spec.type_of("d")
-    if source != made and 8 in (ITEMSIZE[source], ITEMSIZE[made]):
+    hint = _without_conversion(source, made)
+    if hint:
         raise SpecError(
-            "elements of 64 bits are not converted",
+            "this conversion of elements of 64 bits does not exist",
             got=f"{source} to {made}",
-            expected=f"d={source!r}",
+            expected="f64 and f32, s32 or less; or s64 and s32 or less",
+            hint=hint,
         )
     if isinstance(spec.d, Matrix) and spec.d.nibbles:
         raise SpecError(
@@ -479,6 +490,18 @@ def _check_copied(spec: Copy) -> None:
             expected="a type of 8 bits or more",
             hint="kernel.pack_b packs low-bit elements",
         )
+
+
+def _without_conversion(source: str, made: str) -> str:
+    """Return what to do in place of a conversion from or to 64 bits; "" if it exists."""
+    pair = {source, made}
+    if source == made or not pair & {"f64", "s64"}:
+        return ""
+    if "s64" in pair and not all(map(is_integer, pair)):
+        return "a copy to s32 first, if it holds all elements"
+    if source == "f64" and ITEMSIZE[made] < 4 and not is_integer(made):
+        return f"a copy to f32, and one to {made}: this rounds twice"
+    return ""
 
 
 def _check_nibbles(line: Size, leading: Size | None, slot: str) -> None:

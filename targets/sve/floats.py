@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 
 from tilewright.isa.vector import TABLE, Numbers, Repeat, Spread, Vector
@@ -97,11 +96,11 @@ _NARROWED = f"svreinterpret_u16_f16(svcvt_f16_f32_x({_ALL}, svdup_n_f32({{v}})))
 
 def floats(element: str, nbytes: int) -> tuple[Vector, ...]:
     """Return the vector types of f32 or f64: one fills a register, one is a C scalar."""
-    one = plain(element, "fmadd")
-    if element == "f32":
-        loads = {name: first("f32", _SPREADS[name]) for name in ("f16", "bf16")}
-        one = replace(one, loads=loads, stores={"f16": f"*({{p}}) = {first('u16', _NARROWED)}"})
-    return _whole(element, nbytes), one
+    if element == "f64":
+        return _whole(element, nbytes), plain(element, "fmadd")
+    loads = {name: first("f32", _SPREADS[name]) for name in ("f16", "bf16")}
+    stores = {"f16": f"*({{p}}) = {first('u16', _NARROWED)}"}
+    return _whole(element, nbytes), plain(element, "fmadd", loads, stores)
 
 
 def _whole(element: str, nbytes: int) -> Vector:
