@@ -74,10 +74,17 @@ _PARTIAL_STORE = {
     "f64": {1: "vst1_f64({p}, vget_low_f64({v}))"},
 }
 _QUAD_LOADS = {
+    "f64": "vcvt_high_f32_f64(vcvt_f32_f64(vld1q_f64({p})), vld1q_f64(({p}) + 2))",
     "f16": "vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16({p})))",
     "bf16": "vreinterpretq_f32_u32(vshll_n_u16(vld1_u16({p}), 16))",
 }
-_QUAD_STORES = {"f16": "vst1_u16({p}, vreinterpret_u16_f16(vcvt_f16_f32({v})))"}
+_QUAD_STORES = {
+    "f16": "vst1_u16({p}, vreinterpret_u16_f16(vcvt_f16_f32({v})))",
+    "f64": (
+        "vst1q_f64({p}, vcvt_f64_f32(vget_low_f32({v}))), "
+        "vst1q_f64(({p}) + 2, vcvt_high_f64_f32({v}))"
+    ),
+}
 
 
 def quad(element: str) -> Vector:
@@ -152,8 +159,12 @@ PAIR = Vector(
             f"vget_low_f32(vreinterpretq_f32_s32(vshll_n_s16("
             f"vreinterpret_s16_s32(vdup_n_s32({BITS[32]})), 16)))"
         ),
+        "f64": "vcvt_f32_f64(vld1q_f64({p}))",
     },
-    stores={"f16": low_bits(32, "vcvt_f16_f32(vcombine_f32({v}, {v}))", "f16")},
+    stores={
+        "f16": low_bits(32, "vcvt_f16_f32(vcombine_f32({v}, {v}))", "f16"),
+        "f64": "vst1q_f64({p}, vcvt_f64_f32({v}))",
+    },
     ops=_ops("f32", ""),
     fill=fill("f32", 2),
     first="vget_lane_f32({v}, 0)",

@@ -91,6 +91,21 @@ _STORES = {
 }
 
 
+#: Conversions of f64 compute in the even 32-bit lanes of two vectors.
+_DOUBLE = all_lanes("f64")
+
+
+def _doubles(lanes: int) -> tuple[str, str]:
+    """Return C that loads f64 as ``lanes`` f32, and C that stores these as f64."""
+    places = "{p}", f"({{p}}) + {lanes // 2}"
+    halves = (f"svcvt_f32_f64_x({_DOUBLE}, svld1_f64({_DOUBLE}, {p}))" for p in places)
+    stores = (
+        f"svst1_f64({_DOUBLE}, {p}, svcvt_f64_f32_x({_DOUBLE}, svzip{half}_f32({{v}}, {{v}})))"
+        for half, p in enumerate(places, 1)
+    )
+    return f"svuzp1_f32({', '.join(halves)})", ", ".join(stores)
+
+
 _NARROWED = f"svreinterpret_u16_f16(svcvt_f16_f32_x({_ALL}, svdup_n_f32({{v}})))"
 
 
@@ -107,6 +122,7 @@ def _whole(element: str, nbytes: int) -> Vector:
     lanes, quad = nbytes // SIZES[element], QUAD // SIZES[element]
     everywhere = all_lanes(element)
     single = element == "f32"
+    load, store = _doubles(lanes)
     return Vector(
         name="z",
         element=element,
@@ -127,12 +143,12 @@ def _whole(element: str, nbytes: int) -> Vector:
             lanes=quad,
         ),
         sum_lanes=f"svaddv_{element}({everywhere}, {{v}})",
-        loads=_LOADS if single else {},
+        loads={**_LOADS, "f64": load} if single else {},
         spreads={name: Spread(how, 1 + (name == "f8_e5m2")) for name, how in _SPREADS.items()}
         if single
         else {},
         repeats={element: Repeat(quad, f"svld1rq_{element}({everywhere}, {{p}})")},
-        stores=_STORES if single else {},
+        stores={**_STORES, "f64": store} if single else {},
         ops=_ops(element),
         mask=mask(element, _LOADS, _STORES) if single else mask(element),
         **some_lanes(element, lanes),
