@@ -70,7 +70,8 @@ def halfway() -> Array:
     """Numbers of f64 half way between two of f32 or of s32, their neighbours, and any bits."""
     some = values("f32", seed=3)[0][:600]
     some = some[np.isfinite(some)]
-    above = np.nextafter(some, np.float32(np.inf)).astype(np.float64)
+    with np.errstate(over="ignore"):
+        above = np.nextafter(some, np.float32(np.inf)).astype(np.float64)
     above[np.isinf(above)] = 2.0**128
     whole = np.array([-(2**31), -129, -2, -1, 0, 1, 126, 254, 32767, 2**31 - 1, 2**31]) + 0.5
     exact = np.concatenate([(some + above) / 2, whole, whole - 1])
