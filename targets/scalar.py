@@ -81,7 +81,7 @@ def plain(
     ``fused`` is the mnemonic of the fused multiply-add, None if the machine has none. ``loads`` and
     ``stores`` convert from and to narrower types.
     """
-    wide = element == "f32"
+    other = "f64" if element == "f32" else "f32"
     spelling = _FUSED[element] if fused else "{acc} + {x} * {y}"
     return Vector(
         name="scalar",
@@ -96,8 +96,8 @@ def plain(
         sum_lanes="{v}",
         muladd=(MulAdd(form="scalar", mnemonic=fused or "", spelling=spelling, cols=1),),
         ops=_float_ops(element),
-        loads={**({"f64": "(float)*({p})"} if wide else {}), **(loads or {})},
-        stores={**({"f64": "*({p}) = (double)({v})"} if wide else {}), **(stores or {})},
+        loads={other: f"({_C_TYPES[element]})*({{p}})", **(loads or {})},
+        stores={other: f"*({{p}}) = ({_C_TYPES[other]})({{v}})", **(stores or {})},
     )
 
 

@@ -49,7 +49,9 @@ CONVERSIONS = {
         },
         {"f64": "@vfwcvt_f_f_v_$f64({v}, $n)"},
     ),
-    "f64": Conversions(),
+    "f64": Conversions(
+        {"f32": "@vfwcvt_f_f_v_$t({x}, $n)"}, {"f32": "@vfncvt_f_f_w_$f32({v}, $n)"}
+    ),
     "s64": Conversions(),
     "s32": Conversions(
         {

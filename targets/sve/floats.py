@@ -106,6 +106,17 @@ def _doubles(lanes: int) -> tuple[str, str]:
     return f"svuzp1_f32({', '.join(halves)})", ", ".join(stores)
 
 
+#: Loads and stores of f32 as f64, which are in the lower half of each 64-bit lane.
+_SINGLES = (
+    f"svcvt_f64_f32_x({_DOUBLE}, svreinterpret_f32_u64("
+    f"svld1uw_u64({_DOUBLE}, (const uint32_t *)({{p}}))))"
+)
+_ROUNDED = (
+    f"svst1w_u64({_DOUBLE}, (uint32_t *)({{p}}), "
+    f"svreinterpret_u64_f32(svcvt_f32_f64_x({_DOUBLE}, {{v}})))"
+)
+
+
 _NARROWED = f"svreinterpret_u16_f16(svcvt_f16_f32_x({_ALL}, svdup_n_f32({{v}})))"
 
 
@@ -123,6 +134,7 @@ def _whole(element: str, nbytes: int) -> Vector:
     everywhere = all_lanes(element)
     single = element == "f32"
     load, store = _doubles(lanes)
+    loads, stores = (_LOADS, _STORES) if single else ({"f32": _SINGLES}, {"f32": _ROUNDED})
     return Vector(
         name="z",
         element=element,
@@ -143,14 +155,14 @@ def _whole(element: str, nbytes: int) -> Vector:
             lanes=quad,
         ),
         sum_lanes=f"svaddv_{element}({everywhere}, {{v}})",
-        loads={**_LOADS, "f64": load} if single else {},
+        loads={**loads, "f64": load} if single else loads,
         spreads={name: Spread(how, 1 + (name == "f8_e5m2")) for name, how in _SPREADS.items()}
         if single
         else {},
         repeats={element: Repeat(quad, f"svld1rq_{element}({everywhere}, {{p}})")},
-        stores={**_STORES, "f64": store} if single else {},
+        stores={**stores, "f64": store} if single else stores,
         ops=_ops(element),
-        mask=mask(element, _LOADS, _STORES) if single else mask(element),
+        mask=mask(element, loads, stores),
         **some_lanes(element, lanes),
         unzip=unzips(element) if single else {},
         numbers=_numbers(lanes) if single else None,

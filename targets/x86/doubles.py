@@ -1,4 +1,4 @@
-"""x86's loads and stores of f64 that convert from and to vectors of f32 and s32."""
+"""x86's loads and stores that convert between f64 and f32, and between f64 and s32."""
 
 from __future__ import annotations
 
@@ -39,6 +39,22 @@ def store_doubles(element: str, bits: int) -> str:
         f"{mm}_storeu_pd({p}, {mm}_cvt{kind}_pd({half}))"
         for p, half in zip(places, halves, strict=False)
     )
+
+
+def load_singles(bits: int) -> str:
+    """Return C that loads f32 as a vector of f64."""
+    if bits == 128:
+        return "_mm_cvtps_pd(_mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)({p}))))"
+    half = {256: "_mm", 512: "_mm256"}[bits]
+    return f"_mm{bits}_cvtps_pd({half}_loadu_ps({{p}}))"
+
+
+def store_singles(bits: int) -> str:
+    """Return C that stores a vector of f64 as f32, rounded."""
+    if bits == 128:
+        return "_mm_storel_epi64((__m128i *)({p}), _mm_castps_si128(_mm_cvtpd_ps({v})))"
+    half = {256: "_mm", 512: "_mm256"}[bits]
+    return f"{half}_storeu_ps({{p}}, _mm{bits}_cvtpd_ps({{v}}))"
 
 
 def _loaded(element: str, bits: int, p: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.isa.vector import Mask, MulAdd, Repeat, Spread, Vector
 
 from ..scalar import plain
-from .doubles import load_doubles, store_doubles
+from .doubles import load_doubles, load_singles, store_doubles, store_singles
 
 _SUFFIX = {"f32": "ps", "f64": "pd"}
 _LETTER = {"f32": "s", "f64": "d"}
@@ -282,6 +282,8 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         more["loads"] = loads | more.get("loads", {})
         more["stores"] = stores | more.get("stores", {})
         more["spreads"], more["repeats"] = _spreads(bits), _repeats(bits)
+    else:
+        more["loads"], more["stores"] = {"f32": load_singles(bits)}, {"f32": store_singles(bits)}
     ops = _ops(element, bits) | more.pop("ops", {})
     return Vector(
         name=NAMES[bits],
