@@ -5,7 +5,7 @@ One loop computes in one of both. It converts elements as it loads inputs and st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from tilewright.errors import SpecError
@@ -23,11 +23,16 @@ def real_of(results: Sequence[Expression]) -> Literal["f32", "f64"]:
     return "f64" if any(map(_is_wide, computed)) else "f32"
 
 
-def check_real(results: Sequence[Expression], *, staged: bool) -> None:
-    """Raise SpecError if one loop would compute in f64 and in f32, or if it cannot convert."""
-    nodes, real = list(every_node(results)), real_of(results)
+def check_real(results: Sequence[Expression], is_staged: Callable[[], bool]) -> None:
+    """Raise SpecError if one loop would compute in f64 and in f32, or if it cannot convert.
+
+    ``is_staged`` returns True if the network has more than one loop.
+    """
+    nodes = list(every_node(results))
+    if not any(map(_is_wide, nodes)):
+        return
     casts = [node for node in nodes if isinstance(node, Cast) and _converts(node)]
-    if staged:
+    if is_staged():
         if casts:
             raise SpecError(
                 "only a network of one loop over rows or columns converts from or to f64",
@@ -36,6 +41,7 @@ def check_real(results: Sequence[Expression], *, staged: bool) -> None:
                 hint="tw.Copy, or a second network",
             )
         return
+    real = real_of(results)
     computed = [node for node in nodes if not _converts(node)]
     used = {arg for node in computed if isinstance(node, Composed) for arg in node.args}
     for cast in casts:

@@ -76,7 +76,7 @@ class Network(Spec):
         _check_size(self.results)
         _check_nodes(self)
         _check_weights(self)
-        check_real(self.results, staged=self.staged)
+        check_real(self.results, lambda: self.staged)
         check_dims(self._sizes())
 
     def __repr__(self) -> str:
