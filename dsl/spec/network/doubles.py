@@ -18,9 +18,9 @@ from ..types import is_integer
 def real_of(results: Sequence[Expression]) -> Literal["f32", "f64"]:
     """Return the type of arithmetic. Casts do not count, nor inputs that only casts use."""
     nodes = list(every_node(results))
-    kind = Composed if any(map(_converts, nodes)) else Expression
-    computed = (node for node in nodes if isinstance(node, kind) and not _converts(node))
-    return "f64" if any(map(_is_wide, computed)) else "f32"
+    moves = not any(map(_converts, nodes))
+    computed = (node for node in nodes if moves or isinstance(node, Composed))
+    return "f64" if any(_is_wide(node) and not _converts(node) for node in computed) else "f32"
 
 
 def check_real(results: Sequence[Expression], is_staged: Callable[[], bool]) -> None:
