@@ -67,7 +67,8 @@ class Tensors(Evaluation):
     def _node(self, node: Expression) -> Interval:
         match node:
             case Cast(type_, (given,)):
-                return _cast(self.number(given), type_, self.element)
+                wide = given.tensor is not None and given.tensor.type == "f64"
+                return _cast(self.number(given), type_, self.element, always=wide)
             case Product():
                 return self._product(node)
             case View(args=(given,)):
@@ -206,9 +207,12 @@ def _wrapped(x: Interval) -> Interval:
     return Interval(value, low, high, x.element)
 
 
-def _cast(given: Interval, type_: str, element: str) -> Interval:
-    """Return numbers rounded to ``type_``, as the kernel computes on with them."""
-    if type_ == element:
+def _cast(given: Interval, type_: str, element: str, *, always: bool = False) -> Interval:
+    """Return numbers rounded to ``type_``, as the kernel computes on with them.
+
+    They already have the type ``element`` unless this happens ``always``.
+    """
+    if type_ == element and not always:
         return given
     unsure = given.unsure
     parts = [np.asarray(nearest(part, type_)) for part in (given.value, given.low, given.high)]

@@ -19,7 +19,7 @@ from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, dims_of, sizes_word
-from ..types import is_integer
+from .doubles import check_real, real_of
 from .folded import Folding
 from .places import grid_of, is_row_program, reduces_columns
 from .tensor import Tensor
@@ -76,7 +76,7 @@ class Network(Spec):
         _check_size(self.results)
         _check_nodes(self)
         _check_weights(self)
-        _check_real(self)
+        check_real(self.results, lambda: self.staged)
         check_dims(self._sizes())
 
     def __repr__(self) -> str:
@@ -240,7 +240,7 @@ class Network(Spec):
     @property
     def real(self) -> Literal["f32", "f64"]:
         """The type of arithmetic."""
-        return "f64" if any(each.type == "f64" for each in self.inputs) else "f32"
+        return real_of(self.results)
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
@@ -343,21 +343,6 @@ def _check_nodes(network: Network) -> None:
                 f"no result depends on the tensor {each.name!r}",
                 got=network.results,
                 hint=f"a function without the argument {each.name}",
-            )
-
-
-def _check_real(network: Network) -> None:
-    """Raise SpecError if one loop over rows would compute in f64 and in f32."""
-    if network.real == "f32" or network.staged:
-        return
-    for node in every_node(network.results):
-        type_ = "f64" if node.tensor is None else node.tensor.type
-        if type_ != "f64" and not is_integer(type_):
-            raise SpecError(
-                "a network of one loop computes in f64 or in f32, not in both",
-                got=f"{type_} of {node}, beside tensors of f64",
-                expected="tensors of f64, and integers that are only moved",
-                hint="two networks",
             )
 
 
