@@ -509,14 +509,17 @@ class Tile:
     def _interleave(self, op: Interleave | Unzip) -> Run:
         registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
         lanes, block = op.x.vector.lanes, op.block
+        part = np.dtype(DTYPES[op.x.vector.element])
         if isinstance(op, Interleave) and op.bits:
             part = np.dtype(f"u{op.bits // 8}")
             lanes *= 32 // op.bits
+            half = np.arange(lanes).reshape(-1, 2, 64 // op.bits)[:, int(op.odd)].reshape(-1, 1)
+        elif block == lanes:
+            half = np.arange(lanes)
         else:
-            part = np.dtype(DTYPES[op.x.vector.element])
-        half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
+            half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
         # Interleave takes blocks of x and y alternately, Unzip takes all blocks of x first.
-        turn = 1 if isinstance(op, Interleave) else 0
+        turn = 1 if isinstance(op, Interleave) and block < lanes else 0
         places = np.stack([half, half + lanes], axis=turn).ravel()
 
         def run() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from sympy import Expr
 
 from tilewright.ir.nest import BlockLoop, Name, NestNode, Program, WhenSame
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.routines.copy import Layout, turning
-from tilewright.plan.routines.transpose import Block, TransposePlan
+from tilewright.plan.routines.transpose import Block, TransposePlan, squares, turned_blocks
 from tilewright.plan.tiling.parts import Part, cut
 from tilewright.symbolic import ZERO, symbol
 
@@ -51,7 +52,8 @@ def _nest(plan: TransposePlan, names: tuple[Name, Name]) -> MoveNest:
 
 
 def _apart(plan: TransposePlan, tiles: MoveNest) -> Iterator[NestNode]:
-    for down, over in plan.grid():
+    sizes = zip((plan.sizes["rows"], plan.sizes["cols"]), plan.tile, strict=True)
+    for down, over in product(*(tiles.move.parts(size, most, plan.by) for size, most in sizes)):
         move = partial(_move, plan=plan, rows=down.units, cols=over.units)
         call = tiles.call(move, over.at("tj"), down.at("ti"))
         yield from _loop("tj", over, _loop("ti", down, (call,)))
@@ -111,13 +113,13 @@ def _named(tile: MoveTile, name: str, blocks: Sequence[Block]) -> str:
 def _blocks(plan: TransposePlan, tile: MoveTile, rows: int, cols: int) -> tuple[Block, ...]:
     """Return blocks that cover a tile: of words, if these have several elements."""
     if tile.together > 1:
-        return tuple(tile.squares(cols, rows))
+        return tuple(squares(tile.move, rows, cols))
     return plan.cover(rows, cols).blocks
 
 
 def _move(tile: MoveTile, plan: TransposePlan, rows: int, cols: int) -> str:
     """Transpose a tile of x to its place in out; return the tile's name."""
-    blocks = _blocks(plan, tile, rows, cols)
+    blocks = turned_blocks(tile.move, rows, cols)
     tile.turn(blocks)
     return _named(tile, f"move_{rows}x{cols}", blocks)
 
@@ -125,7 +127,9 @@ def _move(tile: MoveTile, plan: TransposePlan, rows: int, cols: int) -> str:
 def _turn(tile: MoveTile, plan: TransposePlan, size: int) -> str:
     """Transpose a square tile of out in place; return the tile's name."""
     if tile.together > 1:
-        blocks, above = tuple(tile.squares(size, size)), tuple[Block, ...]()
+        every = tuple(squares(tile.move, size, size))
+        blocks = tuple(block for block in every if block.row == block.col)
+        above = tuple(block for block in every if block.row < block.col)
     else:
         covered = plan.square_cover(size)
         blocks, above = covered.diagonal.blocks, covered.above.blocks

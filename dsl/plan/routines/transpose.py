@@ -31,8 +31,8 @@ from tilewright.symbolic import ONE, size_expr, value
 
 from ..loops import Decided, Decision
 from ..operands import Operand
-from ..tiling.parts import Part, cut
-from .copy import Layout, exchanged_square, turning
+from ..tiling.parts import pieces
+from .copy import LANES, Layout, Move, exchanged_square, turning
 
 #: A tile has at most ``TILE_OPERATIONS`` operations. A larger tile gains little and fills the
 #: instruction cache. If sizes are known only at the call, or the matrix is transposed in place, the
@@ -64,6 +64,11 @@ class Block:
     def moved(self, row: int, col: int) -> Block:
         """Return the block ``row`` rows further down and ``col`` columns to the right."""
         return Block(self.vector, self.row + row, self.col + col, self.rows, self.cols)
+
+    @property
+    def halves(self) -> bool:
+        """True if each register is loaded as halves of two rows that are far apart."""
+        return bool(self.vector.zips) and self.vector.lanes > LANES and self.cols < self.rows
 
     @property
     def flipped(self) -> Block:
@@ -145,6 +150,46 @@ def cover(target: Target, element: str, rows: int, cols: int, widest: int | None
     )
     found = [c for vector in usable for c in _covers(target, vector, rows, cols)]
     return min(found, key=lambda c: _order(c, target.core))
+
+
+def turned_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
+    """Return blocks that transpose a tile to another matrix; they may overlap.
+
+    If instructions interleave elements within 128 bits, a register of several such segments is
+    loaded whole, or as two halves from rows that are far apart. The elements within the segments
+    are transposed, and then the segments. Other blocks of small elements are squares of words.
+    """
+    if move.together == 1:
+        return cover(move.target, move.source.type, rows, cols).blocks
+    if not move.zipping:
+        return tuple(squares(move, rows, cols))
+    each, found = move.together, list[Block]()
+    widths = {v: [w for w in _widths(move, v) if w <= cols] for v in move.zipping}
+    narrowest = move.zipping[-1]
+    heights = {v.lanes * each: v for v in move.zipping if widths[v]}
+    for row, height in pieces(rows, heights):
+        vector = heights.get(height, narrowest)
+        found += (Block(vector, row, col, height, w) for col, w in pieces(cols, widths[vector]))
+    return tuple(found)
+
+
+def _widths(move: Move, vector: Vector) -> Iterator[int]:
+    """Yield the columns that a block of ``vector`` may have: whole registers or halves are loaded,
+    and fit in the target's registers.
+    """
+    width = max(vector.lanes // 2, LANES) * move.together
+    while width <= min(vector.lanes * move.together, move.target.registers):
+        yield width
+        width *= 2
+
+
+def squares(move: Move, rows: int, cols: int) -> Iterator[Block]:
+    """Yield blocks of words that do not overlap: squares, and parts of squares at the ends."""
+    most = move.square
+    vector = move.target.holding("s32", most // move.together)
+    for row in range(0, rows, most):
+        for col in range(0, cols, most):
+            yield Block(vector, row, col, min(most, rows - row), min(most, cols - col))
 
 
 def _order(covered: Cover, core: Core) -> tuple[float, int]:
@@ -344,12 +389,6 @@ class TransposePlan(Decided):
     def square_cover(self, extent: int) -> SquareCover:
         """Return the blocks of a tile on the diagonal, in place."""
         return square_cover(self.target, self.element, extent)
-
-    def grid(self) -> Iterator[tuple[Part, Part]]:
-        """Yield the matrix as grids of equal tiles: their rows and their columns of x."""
-        for down in cut(self.sizes["rows"], self.tile[0], by=self.by):
-            for over in cut(self.sizes["cols"], self.tile[1], by=self.by):
-                yield down, over
 
 
 def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:
