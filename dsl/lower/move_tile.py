@@ -25,7 +25,7 @@ from tilewright.ir.ops import Interleave, Load, Splat, Store, Zero
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.vectors import known
-from tilewright.plan.routines.copy import Layout
+from tilewright.plan.routines.copy import LANES, Layout
 from tilewright.plan.routines.transpose import Block, turned_blocks
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, div, linear, value
@@ -228,30 +228,24 @@ class MoveTile(MoveAccess):
         each = self.together
         parts = [self._mixed(rows[at : at + each]) for at in range(0, block.rows, each)]
         for place in range(min(each, block.cols)):
-            numbers = range(block.col + place, block.col + block.cols, each)
+            lines = range(block.col + place, block.col + block.cols, each)
             words = [part[place] for part in parts]
-            turned = self._transposed(words, block.vector.lanes)
-            yield from zip(numbers, turned[: len(numbers)], strict=True)
+            found = self._network(words, block.vector.lanes, len(lines))
+            yield from zip(lines, found, strict=True)
 
     def _zipped_lines(self, block: Block, rows: list[Register]) -> Iterator[tuple[int, Register]]:
         """Yield the lines of a block whose elements are transposed within 128 bits first."""
-        count, parts = 4 * self.together, list[list[Register]]()
+        bits, count, parts = 32 // self.together, LANES * self.together, list[list[Register]]()
         for at in range(0, len(rows), count):
             self.networks += 1
-            some = rows[at : at + count]
-            ops, turned = zip_rows(some, 32 // self.together, f"t{self.networks}_")
+            ops, turned = zip_rows(rows[at : at + count], bits, f"t{self.networks}_")
             self.emitter.add(*prune(ops, turned[: block.cols]))
             parts.append(turned)
         for place in range(min(count, block.cols)):
-            self.networks += 1
-            segments = [part[place] for part in parts]
-            ops, turned = transpose(
-                self.move.target, segments, len(parts), f"t{self.networks}_", width=4
-            )
-            self.emitter.add(*ops)
-            yield from zip(
-                range(block.col + place, block.col + block.cols, count), turned, strict=True
-            )
+            lines = range(block.col + place, block.col + block.cols, count)
+            words = [part[place] for part in parts]
+            found = self._network(words, len(parts), len(lines), LANES)
+            yield from zip(lines, found, strict=True)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:
         """Transpose elements within words: a word has as many elements as there are rows.
@@ -378,12 +372,17 @@ class MoveTile(MoveAccess):
         """Return the first ``count`` rows of the transpose of a block of registers."""
         if self.lanes == 1:
             return rows
-        self.networks += 1
         # The result must be a new register, because a loaded register may not be stored as it is. A
         # single row is therefore passed twice, so that it is interleaved too.
-        rows = rows if len(rows) > 1 else 2 * rows
-        steps, turned = transpose(self.move.target, rows, self.lanes, f"t{self.networks}_")
-        self.emitter.add(*prune(steps, turned[:count]))
+        return self._network(rows if len(rows) > 1 else 2 * rows, self.lanes, count)
+
+    def _network(
+        self, rows: list[Register], lanes: int, count: int, width: int = 1
+    ) -> list[Register]:
+        """Return the first ``count`` rows of the transpose, as ``transpose`` makes them."""
+        self.networks += 1
+        ops, turned = transpose(self.move.target, rows, lanes, f"t{self.networks}_", width)
+        self.emitter.add(*prune(ops, turned[:count]))
         return turned[:count]
 
     # --- elements that are converted -----------------------------------------------------------

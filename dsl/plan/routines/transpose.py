@@ -166,7 +166,7 @@ def turned_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
     each, found = move.together, list[Block]()
     widths = {v: [w for w in _widths(move, v) if w <= cols] for v in move.zipping}
     narrowest = move.zipping[-1]
-    heights = {v.lanes * each: v for v in move.zipping if widths[v]}
+    heights = {v.lanes * each: v for v in move.zipping if widths[v] or v is narrowest}
     for row, height in pieces(rows, heights):
         vector = heights.get(height, narrowest)
         found += (Block(vector, row, col, height, w) for col, w in pieces(cols, widths[vector]))
