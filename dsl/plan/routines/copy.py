@@ -195,8 +195,8 @@ class Move:
     @property
     def zipping(self) -> tuple[Vector, ...]:
         """The vectors that interleave small elements within 128 bits, widest first."""
-        bits = 32 // self.together
-        return tuple(v for v in self.target.of("s32") if bits in v.zips)
+        vectors = self.target.of("s32") if self.together > 1 else ()
+        return tuple(v for v in vectors if 32 // self.together in v.zips)
 
     @property
     def square(self) -> int:

@@ -157,16 +157,13 @@ def turned_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
 
     If instructions interleave elements within 128 bits, a register of several such segments is
     loaded whole, or as two halves from rows that are far apart. The elements within the segments
-    are transposed, and then the segments. Other blocks of small elements are squares of words.
+    are transposed first, and then the segments.
     """
-    if move.together == 1:
-        return cover(move.target, move.source.type, rows, cols).blocks
     if not move.zipping:
-        return tuple(squares(move, rows, cols))
-    each, found = move.together, list[Block]()
+        return apart_blocks(move, rows, cols)
+    found, narrowest = list[Block](), move.zipping[-1]
     widths = {v: [w for w in _widths(move, v) if w <= cols] for v in move.zipping}
-    narrowest = move.zipping[-1]
-    heights = {v.lanes * each: v for v in move.zipping if widths[v] or v is narrowest}
+    heights = {v.lanes * move.together: v for v in widths if widths[v] or v is narrowest}
     for row, height in pieces(rows, heights):
         vector = heights.get(height, narrowest)
         found += (Block(vector, row, col, height, w) for col, w in pieces(cols, widths[vector]))
@@ -174,8 +171,9 @@ def turned_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
 
 
 def _widths(move: Move, vector: Vector) -> Iterator[int]:
-    """Yield the columns that a block of ``vector`` may have: whole registers or halves are loaded,
-    and fit in the target's registers.
+    """Yield the columns that a block of ``vector`` may have.
+
+    These are the elements of half a register or a whole one. A block fits in all registers.
     """
     width = max(vector.lanes // 2, LANES) * move.together
     while width <= min(vector.lanes * move.together, move.target.registers):
@@ -183,13 +181,32 @@ def _widths(move: Move, vector: Vector) -> Iterator[int]:
         width *= 2
 
 
-def squares(move: Move, rows: int, cols: int) -> Iterator[Block]:
-    """Yield blocks of words that do not overlap: squares, and parts of squares at the ends."""
+def apart_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
+    """Return blocks that transpose a tile and do not overlap.
+
+    Blocks of small elements are squares of words, and parts of squares at the ends of the tile.
+    """
+    if move.together == 1:
+        return cover(move.target, move.source.type, rows, cols).blocks
     most = move.square
     vector = move.target.holding("s32", most // move.together)
-    for row in range(0, rows, most):
-        for col in range(0, cols, most):
-            yield Block(vector, row, col, min(most, rows - row), min(most, cols - col))
+    return tuple(
+        Block(vector, row, col, min(most, rows - row), min(most, cols - col))
+        for row in range(0, rows, most)
+        for col in range(0, cols, most)
+    )
+
+
+def square_blocks(move: Move, extent: int) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+    """Return the blocks of a square tile on the diagonal, and those above it."""
+    if move.together == 1:
+        covered = square_cover(move.target, move.source.type, extent)
+        return covered.diagonal.blocks, covered.above.blocks
+    blocks = apart_blocks(move, extent, extent)
+    return (
+        tuple(block for block in blocks if block.row == block.col),
+        tuple(block for block in blocks if block.row < block.col),
+    )
 
 
 def _order(covered: Cover, core: Core) -> tuple[float, int]:
@@ -381,14 +398,6 @@ class TransposePlan(Decided):
     def element(self) -> str:
         """The type of the elements."""
         return self.spec.type
-
-    def cover(self, rows: int, cols: int) -> Cover:
-        """Return the blocks of a tile of this size."""
-        return cover(self.target, self.element, rows, cols)
-
-    def square_cover(self, extent: int) -> SquareCover:
-        """Return the blocks of a tile on the diagonal, in place."""
-        return square_cover(self.target, self.element, extent)
 
 
 def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:

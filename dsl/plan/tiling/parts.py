@@ -85,10 +85,11 @@ def overlapping(total: Expr, most: int, least: int, by: int) -> Iterator[Part]:
     A remainder of known size is one part of ``least`` elements times a power of two, if there are
     so many elements.
     """
-    known = value(total)
+    known, size = value(total), least
     left = known % most if known else 0
-    size = next((least << k for k in range(most) if least << k >= left), 0) if left else 0
-    if known is None or not left or size > min(known, most):
+    while size < left:
+        size *= 2
+    if not known or not left or size > min(known, most):
         yield from cut(total, most, by=by)
         return
     if known > most:
