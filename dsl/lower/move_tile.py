@@ -236,6 +236,7 @@ class MoveTile(MoveAccess):
     def _zipped_lines(self, block: Block, rows: list[Register]) -> Iterator[tuple[int, Register]]:
         """Yield the lines of a block whose elements are transposed within 128 bits first."""
         bits, count, parts = 32 // self.together, LANES * self.together, list[list[Register]]()
+        segments = block.vector.lanes // LANES // (2 if block.halves else 1)
         for at in range(0, len(rows), count):
             self.networks += 1
             ops, turned = zip_rows(rows[at : at + count], bits, f"t{self.networks}_")
@@ -244,7 +245,7 @@ class MoveTile(MoveAccess):
         for place in range(min(count, block.cols)):
             lines = range(block.col + place, block.col + block.cols, count)
             words = [part[place] for part in parts]
-            found = self._network(words, len(parts), len(lines), LANES)
+            found = self._network(words, segments, len(lines), LANES)
             yield from zip(lines, found, strict=True)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:

@@ -198,16 +198,12 @@ class Move:
         vectors = self.target.of("s32") if self.together > 1 else ()
         return tuple(v for v in vectors if 32 // self.together in v.zips)
 
-    @property
-    def square(self) -> int:
-        """The rows of the smallest square block that is transposed in whole vectors."""
-        return (LANES if self.zipping else self.lanes) * self.together
-
     def parts(self, total: Expr, most: int, by: int) -> Iterator[Part]:
         """Cut a size into parts of ``most``, for tiles that transpose to another matrix."""
         if self.together == 1:
             return cut(total, most, by=by)
-        return overlapping(total, most, self.square, by)
+        least = (LANES if self.zipping else self.lanes) * self.together
+        return overlapping(total, most, least, by)
 
     @property
     def filling(self) -> tuple[Vector, int]:

@@ -51,8 +51,10 @@ TILE_ELEMENTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of ``rows`` x ``cols`` elements at (``row``, ``col``) of a tile, one register for
-    each row.
+    """A block of ``rows`` x ``cols`` elements at (``row``, ``col``) of a tile.
+
+    There is one register for each row. With ``halves``, each register holds parts of two rows that
+    are half the block apart.
     """
 
     vector: Vector
@@ -60,15 +62,11 @@ class Block:
     col: int
     rows: int
     cols: int
+    halves: bool = False
 
     def moved(self, row: int, col: int) -> Block:
         """Return the block ``row`` rows further down and ``col`` columns to the right."""
         return Block(self.vector, self.row + row, self.col + col, self.rows, self.cols)
-
-    @property
-    def halves(self) -> bool:
-        """True if each register is loaded as halves of two rows that are far apart."""
-        return bool(self.vector.zips) and self.vector.lanes > LANES and self.cols < self.rows
 
     @property
     def flipped(self) -> Block:
@@ -166,7 +164,9 @@ def turned_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
     heights = {v.lanes * move.together: v for v in widths if widths[v] or v is narrowest}
     for row, height in pieces(rows, heights):
         vector = heights.get(height, narrowest)
-        found += (Block(vector, row, col, height, w) for col, w in pieces(cols, widths[vector]))
+        for col, width in pieces(cols, widths[vector]):
+            halves = vector is not narrowest and width < height
+            found.append(Block(vector, row, col, height, width, halves))
     return tuple(found)
 
 
@@ -188,8 +188,7 @@ def apart_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
     """
     if move.together == 1:
         return cover(move.target, move.source.type, rows, cols).blocks
-    most = move.square
-    vector = move.target.holding("s32", most // move.together)
+    most, vector = move.lanes * move.together, move.target.holding("s32", move.lanes)
     return tuple(
         Block(vector, row, col, min(most, rows - row), min(most, cols - col))
         for row in range(0, rows, most)
@@ -202,11 +201,7 @@ def square_blocks(move: Move, extent: int) -> tuple[tuple[Block, ...], tuple[Blo
     if move.together == 1:
         covered = square_cover(move.target, move.source.type, extent)
         return covered.diagonal.blocks, covered.above.blocks
-    blocks = apart_blocks(move, extent, extent)
-    return (
-        tuple(block for block in blocks if block.row == block.col),
-        tuple(block for block in blocks if block.row < block.col),
-    )
+    return apart_blocks(move, extent, extent), ()  # one square of words
 
 
 def _order(covered: Cover, core: Core) -> tuple[float, int]:
