@@ -138,7 +138,7 @@ class MoveTile(MoveAccess):
         for first in range(0, most, each):
             elements = []
             for k in range(first, first + each):
-                there = lines * div(depth + (most - 1 - k), most)  # none from the depth on
+                there = lines * div(depth + (most - 1 - k), most)  # no elements beyond the depth
                 if there == 0:
                     break
                 active = None if there == self.lanes else known(there)
@@ -373,8 +373,8 @@ class MoveTile(MoveAccess):
         """Return the first ``count`` rows of the transpose of a block of registers."""
         if self.lanes == 1:
             return rows
-        # The result must be a new register, because a loaded register may not be stored as it is. A
-        # single row is therefore passed twice, so that it is interleaved too.
+        # The result must be a new register: a register that was loaded may not be stored unchanged.
+        # A single row is therefore interleaved with itself.
         return self._network(rows if len(rows) > 1 else 2 * rows, self.lanes, count)
 
     def _network(
