@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.isa.vector import Form, MulAdd, Vector
 
-from .neon_words import BITS, alone, fill, filled, forms, group, low_bits, parts
+from .neon_words import BITS, alone, fill, filled, forms, group, low_bits, parts, zipped
 from .scalar import whole
 
 _OPS = {
@@ -192,6 +192,7 @@ _QUAD = Vector(
         1: ("vtrn1q_s32({x}, {y})", "vtrn2q_s32({x}, {y})"),
         2: (_TRN_S64[0], _TRN_S64[1]),
     },
+    zips={bits: (zipped(1, bits), zipped(2, bits)) for bits in (8, 16)},
 )
 
 _PAIR = Vector(

@@ -52,6 +52,12 @@ def low_bits(size: int, half: str, element: str) -> str:
     return store_bits(size, lane)
 
 
+def zipped(number: int, bits: int) -> str:
+    """Return C that interleaves units of ``bits`` bits of the lower (1) or upper (2) halves."""
+    x, y = (f"vreinterpretq_u{bits}_s32({{{name}}})" for name in "xy")
+    return f"vreinterpretq_s32_u{bits}(vzip{number}q_u{bits}({x}, {y}))"
+
+
 def alone(product: str, element: str) -> str:
     """Return C that computes ``product`` in half a register, but takes and gives a C scalar sum."""
     acc = f"vdup_n_{element}({{acc}})"

@@ -143,9 +143,9 @@ def _fma(mnemonic: str, lanes: int) -> tuple[MulAdd, ...]:
     return (MulAdd(form="broadcast", mnemonic=mnemonic, spelling=spelling, cols=lanes),)
 
 
-def _halves(seen: str) -> tuple[str, str]:
-    """Return C that joins the first 64 bits of two vectors, and C that joins their last 64 bits."""
-    x, y = (f"({_S64}){{{v}}}" for v in "xy")
+def _halves(seen: str, unit: str = _S64) -> tuple[str, str]:
+    """Return C that interleaves the units of the first 64 bits of two vectors, and of the last."""
+    x, y = (f"({unit}){{{v}}}" for v in "xy")
     return f"({seen})vec_mergeh({x}, {y})", f"({seen})vec_mergel({x}, {y})"
 
 
@@ -330,6 +330,7 @@ SUMS = (
         },
         ops=_INTEGER_OPS,
         transpose={1: _WORDS, 2: _halves(_S32)},
+        zips={8: _halves(_S32, _U8), 16: _halves(_S32, _U16)},
     ),
     replace(_SCALAR, muladd=(*_alone(), *_SCALAR.muladd)),
 )

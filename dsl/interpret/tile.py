@@ -509,14 +509,15 @@ class Tile:
     def _interleave(self, op: Interleave | Unzip) -> Run:
         registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
         lanes, block = op.x.vector.lanes, op.block
+        part, once = np.dtype(DTYPES[op.x.vector.element]), op.dst.vector.lanes > lanes
         if isinstance(op, Interleave) and op.bits:
             part = np.dtype(f"u{op.bits // 8}")
             lanes *= 32 // op.bits
+            half = np.arange(lanes).reshape(-1, 2, 64 // op.bits, 1)[:, int(op.odd)]
         else:
-            part = np.dtype(DTYPES[op.x.vector.element])
-        half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
+            half = np.arange(lanes).reshape(-1, 1 if once else 2, block)[:, int(op.odd)]
         # Interleave takes blocks of x and y alternately, Unzip takes all blocks of x first.
-        turn = 1 if isinstance(op, Interleave) else 0
+        turn = half.ndim - 1 if isinstance(op, Interleave) else 0
         places = np.stack([half, half + lanes], axis=turn).ravel()
 
         def run() -> None:

@@ -116,17 +116,18 @@ def _interleaved(
 
 
 def transpose(
-    target: Target, block: Sequence[Register], lanes: int, prefix: str
+    target: Target, block: Sequence[Register], lanes: int, prefix: str, width: int = 1
 ) -> tuple[list[Op], list[Register]]:
     """Return operations that transpose a block of registers, and the registers of the result.
 
     The block has at most ``lanes`` registers, the result has ``lanes``. Lanes of missing rows hold
     any values. If a matrix unit can be written by rows and read by columns, it does the
     transposition. Otherwise there are log2(lanes) rounds of interleaving. If one row of a pair is
-    missing, the other row takes its place in half of the results.
+    missing, the other row takes its place in half of the results. With a ``width``, groups of so
+    many lanes are moved; a register may then hold several blocks, which are transposed alike.
     """
     vector, unit = block[0].vector, target.matrix
-    if lanes > 1 and unit is not None and unit.transposes(vector.element):
+    if lanes > 1 and width == 1 and unit is not None and unit.transposes(vector.element):
         square = MatrixRegister(
             f"turned_{vector.element}", unit, vector.element, lanes * ONE, lanes
         )
@@ -144,12 +145,34 @@ def transpose(
                 continue
             y = rows[i + half]
             odd = Register(f"{prefix}{half}_{i + half}", x.vector)
-            ops.append(Interleave(odd, x, y or x, half, odd=True))
+            ops.append(Interleave(odd, x, y or x, half * width, odd=True))
             rows[i + half] = odd
             if y is not None:
                 rows[i] = even = Register(f"{prefix}{half}_{i}", x.vector)
-                ops.append(Interleave(even, x, y, half, odd=False))
+                ops.append(Interleave(even, x, y, half * width, odd=False))
         half *= 2
+    return ops, [row for row in rows if row is not None]
+
+
+def zip_rows(block: Sequence[Register], bits: int, prefix: str) -> tuple[list[Op], list[Register]]:
+    """Return operations that transpose elements of ``bits`` bits, and the registers of the result.
+
+    Each 128 bits of the registers are transposed alike: element j of row i becomes element i of
+    result j. Elements of missing rows hold any values.
+    """
+    count = 128 // bits
+    ops: list[Op] = []
+    rows: list[Register | None] = [*block, *[None] * (count - len(block))]
+    for number in range(count.bit_length() - 1):
+        made: list[Register | None] = []
+        for x, y in zip(rows[: count // 2], rows[count // 2 :], strict=True):
+            for odd in (False, True):
+                if x is None:
+                    made.append(None)
+                    continue
+                made.append(dst := Register(f"{prefix}{number}_{len(made)}", x.vector))
+                ops.append(Interleave(dst, x, y or x, 1, odd, bits))
+        rows = made
     return ops, [row for row in rows if row is not None]
 
 

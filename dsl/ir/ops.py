@@ -324,15 +324,15 @@ class WriteRow(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Interleave(Operation):
-    """Interleave even, or if ``odd`` odd, blocks of x and y: ``block`` elements, or ``bits``."""
+    """Interleave blocks of ``block`` elements of x and y: the even, or if ``odd`` the odd ones."""
 
     kind: ClassVar[str] = "interleave"
     dst: Writes[Register]
     x: Reads[Register]
     y: Reads[Register]
-    block: int
+    block: int  # if this is all of x, ``dst`` is twice as wide: x, then y
     odd: bool
-    bits: int = 0
+    bits: int = 0  # instead, units of so many bits: those of each ``Vector.zips``
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,11 +313,11 @@ def _factor(w: Walk, op: MultiplyAdd, vector: Vector, element: str, lanes: int) 
 
 @rule(Interleave, Unzip)
 def _interleave(w: Walk, op: Interleave | Unzip) -> None:
-    w.same(op, op.dst, op.x, op.y)
-    vector = op.dst.vector
-    bits = op.bits if isinstance(op, Interleave) else 0
-    blocks = vector.unzip if isinstance(op, Unzip) else vector.transpose
-    if (bits or op.block) not in (blocks := vector.mixes if bits else blocks):
+    vector, bits = op.dst.vector, op.bits if isinstance(op, Interleave) else 0
+    wide = vector.joining(op.x.vector)
+    w.same(op, op.x, op.y, *() if wide else (op.dst,))
+    blocks = vector.unzip if isinstance(op, Unzip) else vector.zips if bits else vector.transpose
+    if not wide and (bits or op.block) not in blocks:
         known = ", ".join(map(str, blocks)) or "none"
         w.refuse(op, f"of blocks of {bits or op.block}", f"those of {vector!r}: {known}")
 

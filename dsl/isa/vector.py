@@ -244,7 +244,9 @@ class Vector:
     - ``transpose[h]``: two instructions that transpose 2x2 blocks of two registers, in units of
       ``h`` elements. The first interleaves the even units of ``{x}`` and ``{y}``, the second the
       odd ones.
-    - ``mixes[bits]``: the same in units of 8 or 16 bits, for lanes of 32 bits.
+    - ``zips[bits]``: two instructions that interleave units of 8 or 16 bits of ``{x}`` and ``{y}``:
+      those of the lower halves of each 128 bits, and those of the upper halves.
+    - ``halves``: a register of this type from two of half as many lanes, ``{x}`` and ``{y}``.
     - ``first``: lane 0 of ``{v}`` as the vector of one lane. ``down[h]``: lanes h to 2h - 1 of
       ``{v}`` as the first lanes, if this is cheaper than the odd half of ``transpose[h]``.
     - ``unzip[h]``: two instructions. The first gives the even units of ``{x}`` and then those of
@@ -297,7 +299,8 @@ class Vector:
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    mixes: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    zips: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    halves: str = ""
     first: str = ""
     down: Mapping[int, str] = field(default_factory=dict)
     unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -383,6 +386,17 @@ class Vector:
             return self.down.get(first, self.first)
         _, odd = self.transpose.get(first, ("", ""))
         return odd.replace("{x}", "{v}").replace("{y}", "{v}")
+
+    def joining(self, half: Vector) -> str:
+        """Return C that makes the vector from two registers of type ``half``; "" if none does."""
+        fits = (half.element, 2 * half.lanes) == (self.element, self.lanes)
+        return self.halves if fits else ""
+
+    def interleaving(self, x: Vector, block: int, bits: int, odd: bool) -> str:
+        """Return the C expression for an ``ir.ops.Interleave`` of registers of type ``x``."""
+        if x.lanes < self.lanes:
+            return self.joining(x)
+        return (self.zips[bits] if bits else self.transpose[block])[odd]
 
     def seen_as(self, memory: str, group: int) -> str:
         """Return the type as which a load reads groups of ``memory`` elements; "" if there is none.

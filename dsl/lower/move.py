@@ -110,14 +110,18 @@ class MoveNest:
         """Move blocks of lines and depth."""
         move = self.move
         for block in self.strips():
-            for wide in cut(block.size, move.tile[0], by=BY):
+            for wide in self._parts(block.size, move.tile[0]):
                 line = block.at("pt") + wide.at("lp")
                 nodes: list[NestNode] = []
-                for deep in cut(move.depth, move.tile[1], by=BY):
+                for deep in self._parts(move.depth, move.tile[1]):
                     call = self.call(_block(wide.units, deep.units), line, deep.at("kp"))
                     nodes += repeated("kp", deep.count, (call,), f"{deep.units} of the depth")
                 lines = repeated("lp", wide.count, nodes, f"{wide.units} lines") if nodes else ()
                 yield from repeated("pt", block.count, lines, "blocks of lines")
+
+    def _parts(self, size: Expr, most: int) -> Iterator[Part]:
+        turned = self.move.words and self.move.turns
+        return self.move.parts(size, most, BY) if turned else cut(size, most, by=BY)
 
     def strips(self) -> Iterator[Part]:
         """Yield the lines in parts, each of which is in one block of both matrices."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from sympy import Expr, Integer
 
 from tilewright.elementwise.builder import Argument as Element
@@ -42,6 +44,7 @@ class MoveAccess:
         self.block_lines = 0
         self.pairs: dict[tuple[int, int], list[Register]] = {}
         self.networks = 0
+        self.read = Counter[str]()
         #: What the tile does, in a few words; its name, if this is empty.
         self.summary = ""
 

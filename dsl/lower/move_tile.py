@@ -9,6 +9,7 @@ conversion. Otherwise each lane holds one element of another line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TypeVar
 
@@ -19,13 +20,13 @@ from tilewright.ir.access import load
 from tilewright.ir.dataflow import (
     prune,
 )
-from tilewright.ir.interleaving import transpose
+from tilewright.ir.interleaving import transpose, zip_rows
 from tilewright.ir.ops import Interleave, Load, Splat, Store, Zero
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.vectors import known
-from tilewright.plan.routines.copy import Layout
-from tilewright.plan.routines.transpose import Block
+from tilewright.plan.routines.copy import LANES, Layout
+from tilewright.plan.routines.transpose import Block, turned_blocks
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, div, linear, value
 
@@ -88,7 +89,7 @@ class MoveTile(MoveAccess):
         group of zeros.
         """
         if self.move.words and self.move.turns:
-            self.turn(self.squares(lines, depth))
+            self.turn(turned_blocks(self.move, depth, lines))
             return f"move_{lines}x{depth}"
         moving = self._moving_words if self.move.words else self._moving_elements
         known = value(ONE * lines)
@@ -167,13 +168,6 @@ class MoveTile(MoveAccess):
 
     # --- words that are moved as they are ------------------------------------------------------
 
-    def squares(self, lines: int, depth: int) -> Iterator[Block]:
-        """Yield the blocks of a tile: squares of words, and parts of squares at its ends."""
-        vector, most = self.emitter.vector(self.word), self.lanes * self.together
-        for line in range(0, lines, most):
-            for k in range(0, depth, most):
-                yield Block(vector, k, line, min(most, depth - k), min(most, lines - line))
-
     def turn(self, blocks: Iterable[Block], pointer: str = "x") -> None:
         """Transpose blocks: vectors across lines become vectors along the depth.
 
@@ -197,7 +191,17 @@ class MoveTile(MoveAccess):
                 self._row(pointer, block, line, row)
 
     def _rows(self, pointer: str, block: Block) -> list[Register]:
-        return [self._row(pointer, block, block.row + row) for row in range(block.rows)]
+        """Load a block: row by row, or each register as halves of two rows that are far apart."""
+        rows = range(block.row, block.row + block.rows)
+        if not block.halves:
+            return [self._row(pointer, block, row) for row in rows]
+        lanes, found = block.vector.lanes // 2, list[Register]()
+        half = replace(block, vector=self.move.target.holding("s32", lanes))
+        for row in rows[: block.rows // 2]:
+            low, high = (self._row(pointer, half, at) for at in (row, row + block.rows // 2))
+            found.append(Register(f"{low.name}_{high.name}", block.vector))
+            self.emitter.add(Interleave(found[-1], low, high, lanes, odd=False))
+        return found
 
     def _row(
         self, pointer: str, block: Block, row: int, stored: Register | None = None
@@ -210,23 +214,39 @@ class MoveTile(MoveAccess):
         if stored is not None:
             self._store_word(address, stored, left, each)
             return stored
-        register = Register(f"{pointer}{row}_{block.col}", block.vector)
+        name = f"{pointer}{row}_{block.col}"
+        self.read[name] += 1
+        name += f"_{self.read[name]}" if self.read[name] > 1 else ""  # blocks may overlap
+        register = Register(name, block.vector)
         return self._load_word(address, left, each, register)
 
     def _turned(self, block: Block, rows: list[Register]) -> Iterator[tuple[int, Register]]:
         """Yield the lines of a block of ``rows``, each as adjacent elements of the depth."""
+        if 32 // self.together in block.vector.zips:
+            yield from self._zipped_lines(block, rows)
+            return
         each = self.together
         parts = [self._mixed(rows[at : at + each]) for at in range(0, block.rows, each)]
         for place in range(min(each, block.cols)):
-            numbers = range(block.col + place, block.col + block.cols, each)
+            lines = range(block.col + place, block.col + block.cols, each)
             words = [part[place] for part in parts]
+            found = self._network(words, block.vector.lanes, len(lines))
+            yield from zip(lines, found, strict=True)
+
+    def _zipped_lines(self, block: Block, rows: list[Register]) -> Iterator[tuple[int, Register]]:
+        """Yield the lines of a block whose elements are transposed within 128 bits first."""
+        bits, count, parts = 32 // self.together, LANES * self.together, list[list[Register]]()
+        segments = block.vector.lanes // LANES // (2 if block.halves else 1)
+        for at in range(0, len(rows), count):
             self.networks += 1
-            ops, turned = transpose(
-                self.move.target, words, block.vector.lanes, f"t{self.networks}_"
-            )
-            turned = turned[: len(numbers)]
-            self.emitter.add(*prune(ops, turned))
-            yield from zip(numbers, turned, strict=True)
+            ops, turned = zip_rows(rows[at : at + count], bits, f"t{self.networks}_")
+            self.emitter.add(*prune(ops, turned[: block.cols]))
+            parts.append(turned)
+        for place in range(min(count, block.cols)):
+            lines = range(block.col + place, block.col + block.cols, count)
+            words = [part[place] for part in parts]
+            found = self._network(words, segments, len(lines), LANES)
+            yield from zip(lines, found, strict=True)
 
     def _mixed(self, rows: list[Register]) -> list[Register]:
         """Transpose elements within words: a word has as many elements as there are rows.
@@ -236,8 +256,6 @@ class MoveTile(MoveAccess):
         rows = [*rows, *rows[:1] * (self.together - len(rows))]
         b, size = self.builder, 32 // self.together
         values: list[Element] = [self.emitter.take(row) for row in rows]
-        if size in rows[0].vector.mixes:
-            return self._interleaved(rows, size)
         half = 1
         while half < self.together:
             bits = size * half
@@ -256,18 +274,6 @@ class MoveTile(MoveAccess):
                     values[i + half] = b("or", moved, b("and", y, low << bits))
             half *= 2
         return [self.emitter.register(each) for each in values]
-
-    def _interleaved(self, rows: list[Register], size: int) -> list[Register]:
-        """Do as ``_mixed`` by instructions that interleave parts of words of ``size`` bits."""
-        half = 1
-        while half < self.together:
-            for i in (i for i in range(self.together) if not i & half):
-                x, y = rows[i], rows[i + half]
-                rows[i], rows[i + half] = (self.emitter.unnamed(x.vector.element) for _ in "eo")
-                for odd, dst in enumerate((rows[i], rows[i + half])):
-                    self.emitter.add(Interleave(dst, x, y, 1, bool(odd), bits=size * half))
-            half *= 2
-        return rows
 
     def _moving_words(self, first: int, some: int, depth: int) -> Iterator[None]:
         """Move words of the depth between groups, and lines along the depth."""
@@ -367,12 +373,17 @@ class MoveTile(MoveAccess):
         """Return the first ``count`` rows of the transpose of a block of registers."""
         if self.lanes == 1:
             return rows
-        self.networks += 1
         # The result must be a new register: a register that was loaded may not be stored unchanged.
         # A single row is therefore interleaved with itself.
-        rows = rows if len(rows) > 1 else 2 * rows
-        steps, turned = transpose(self.move.target, rows, self.lanes, f"t{self.networks}_")
-        self.emitter.add(*prune(steps, turned[:count]))
+        return self._network(rows if len(rows) > 1 else 2 * rows, self.lanes, count)
+
+    def _network(
+        self, rows: list[Register], lanes: int, count: int, width: int = 1
+    ) -> list[Register]:
+        """Return the first ``count`` rows of the transpose, as ``transpose`` makes them."""
+        self.networks += 1
+        ops, turned = transpose(self.move.target, rows, lanes, f"t{self.networks}_", width)
+        self.emitter.add(*prune(ops, turned[:count]))
         return turned[:count]
 
     # --- elements that are converted -----------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import chain, product
 
 from sympy import Expr, Integer
 
@@ -18,10 +18,10 @@ from tilewright.ir.nest import (
     Pack,
     Program,
     Selected,
-    When,
     of_batch,
     operands_of,
     repeated,
+    when,
 )
 from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import (
@@ -78,7 +78,7 @@ def _one_by_one(plan: StackPlan) -> Program:
         return one
     if plan.parallel:
         one = _of_workers(one)
-    nest = tuple(_asked(node) for node in one.nest)
+    nest = tuple(chain.from_iterable(map(_asked, one.nest)))
     body = _chosen(plan, nest, symbol(COUNTER))
     return replace(one, nest=(_loop(plan, plan.batch.count, body, "products"),))
 
@@ -106,10 +106,9 @@ def _chosen(plan: StackPlan, nodes: tuple[NestNode, ...], index: Expr) -> tuple[
     return (of_batch(index, selected, nodes),) if selected else nodes
 
 
-def _asked(node: NestNode) -> NestNode:
+def _asked(node: NestNode) -> tuple[NestNode, ...]:
     """Return ``node``; a grid is skipped if it has no tiles, as most grids of small products do."""
-    tiles = _tiles_in(node)
-    return node if value(tiles) is not None else When(tiles, (node,))
+    return when(_tiles_in(node), (node,))
 
 
 def _tiles_in(node: NestNode) -> Expr:

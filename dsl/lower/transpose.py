@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from sympy import Expr
 
 from tilewright.ir.nest import BlockLoop, Name, NestNode, Program, WhenSame
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.routines.copy import Layout, turning
-from tilewright.plan.routines.transpose import Block, TransposePlan
+from tilewright.plan.routines.transpose import (
+    Block,
+    TransposePlan,
+    apart_blocks,
+    square_blocks,
+    turned_blocks,
+)
 from tilewright.plan.tiling.parts import Part, cut
 from tilewright.symbolic import ZERO, symbol
 
@@ -51,8 +58,9 @@ def _nest(plan: TransposePlan, names: tuple[Name, Name]) -> MoveNest:
 
 
 def _apart(plan: TransposePlan, tiles: MoveNest) -> Iterator[NestNode]:
-    for down, over in plan.grid():
-        move = partial(_move, plan=plan, rows=down.units, cols=over.units)
+    sizes = zip((plan.sizes["rows"], plan.sizes["cols"]), plan.tile, strict=True)
+    for down, over in product(*(tiles.move.parts(size, most, plan.by) for size, most in sizes)):
+        move = partial(_move, rows=down.units, cols=over.units)
         call = tiles.call(move, over.at("tj"), down.at("ti"))
         yield from _loop("tj", over, _loop("ti", down, (call,)))
 
@@ -76,24 +84,20 @@ def _in_place(plan: TransposePlan, tiles: MoveNest) -> Iterator[NestNode]:
     parts = list(cut(plan.sizes["rows"], plan.square))
     for index, part in enumerate(parts):
         here = part.at("ti")
-        body: tuple[NestNode, ...] = (
-            tiles.call(partial(_turn, plan=plan, size=part.units), here, here),
-        )
+        body: tuple[NestNode, ...] = (tiles.call(partial(_turn, size=part.units), here, here),)
         if not part.single:
-            before = _exchange(plan, tiles, (part, here), (part, part.at("tj")))
+            before = _exchange(tiles, (part, here), (part, part.at("tj")))
             body += (BlockLoop("tj", symbol("ti"), (before,), note="and those before"),)
         yield from _loop("ti", part, body)
         for other in parts[index + 1 :]:
-            pair = _exchange(plan, tiles, (part, here), (other, other.at("tj")))
+            pair = _exchange(tiles, (part, here), (other, other.at("tj")))
             yield from _loop("ti", part, _loop("tj", other, (pair,)))
 
 
-def _exchange(
-    plan: TransposePlan, tiles: MoveNest, one: tuple[Part, Expr], other: tuple[Part, Expr]
-) -> NestNode:
+def _exchange(tiles: MoveNest, one: tuple[Part, Expr], other: tuple[Part, Expr]) -> NestNode:
     made = tiles.move.made
     places = {"one": made.place(one[1], other[1]), "other": made.place(other[1], one[1])}
-    swap = partial(_swap, plan=plan, rows=one[0].units, cols=other[0].units)
+    swap = partial(_swap, rows=one[0].units, cols=other[0].units)
     return tiles.call(swap, ZERO, ZERO, **places)
 
 
@@ -108,34 +112,23 @@ def _named(tile: MoveTile, name: str, blocks: Sequence[Block]) -> str:
     return name
 
 
-def _blocks(plan: TransposePlan, tile: MoveTile, rows: int, cols: int) -> tuple[Block, ...]:
-    """Return blocks that cover a tile: of words, if these have several elements."""
-    if tile.together > 1:
-        return tuple(tile.squares(cols, rows))
-    return plan.cover(rows, cols).blocks
-
-
-def _move(tile: MoveTile, plan: TransposePlan, rows: int, cols: int) -> str:
+def _move(tile: MoveTile, rows: int, cols: int) -> str:
     """Transpose a tile of x to its place in out; return the tile's name."""
-    blocks = _blocks(plan, tile, rows, cols)
+    blocks = turned_blocks(tile.move, rows, cols)
     tile.turn(blocks)
     return _named(tile, f"move_{rows}x{cols}", blocks)
 
 
-def _turn(tile: MoveTile, plan: TransposePlan, size: int) -> str:
+def _turn(tile: MoveTile, size: int) -> str:
     """Transpose a square tile of out in place; return the tile's name."""
-    if tile.together > 1:
-        blocks, above = tuple(tile.squares(size, size)), tuple[Block, ...]()
-    else:
-        covered = plan.square_cover(size)
-        blocks, above = covered.diagonal.blocks, covered.above.blocks
+    blocks, above = square_blocks(tile.move, size)
     tile.turn(blocks, "out")
     tile.exchange(above, "out", "out")
     return _named(tile, f"turn_{size}x{size}", (*blocks, *above))
 
 
-def _swap(tile: MoveTile, plan: TransposePlan, rows: int, cols: int) -> str:
+def _swap(tile: MoveTile, rows: int, cols: int) -> str:
     """Exchange two tiles of out, transposing both; return the tile's name."""
-    blocks = _blocks(plan, tile, rows, cols)
+    blocks = apart_blocks(tile.move, rows, cols)
     tile.exchange(blocks, "one", "other")
     return _named(tile, f"swap_{rows}x{cols}", blocks)

@@ -36,6 +36,8 @@ from .problem import Problem, Staging, is_empty, same_types
 #: Tiles convert operands as they load them only if C has at most this number of rows across the
 #: vectors.
 FEW_LINES = 12
+#: The dimension of C that each operand has.
+_LINES = {"a": "m", "b": "n"}
 
 
 def by_panels(staging: Staging) -> bool:
@@ -320,8 +322,7 @@ def stage_operands(
     spec, target, vectorize, sizes = problem.spec, problem.target, problem.vectorize, problem.sizes
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
-    along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    vectors, lines = "k" if vectorize == "k" else along, {"a": "m", "b": "n"}
+    vectors = "k" if vectorize == "k" else _sides(vectorize)[0]
     product = product_of(spec, target, vectors, panels=panels, unpacks=unpacks)
     product = product.in_steps(value(sizes["k"]))
     lanes = max(target.of(product.accumulator)[0].lanes, converting_lanes(target, spec.type))
@@ -335,41 +336,78 @@ def stage_operands(
         reason = "of the operands' type" if plain else _reason(product, {}, "packed")
         padded = problem.bounces or not plain
         return Staging(problem, product, operands, {}, padded, reason, packs, form)
-    seen, sources, padded = dict(operands), dict[str, Operand](), True
+    seen, sources, padded = _stage_along(problem, product, operands, lanes, blocks, unpacks)
+    more, others, tail = _stage_across(problem, product, operands, lanes, blocks, first)
+    sources |= others
+    if is_empty(spec):
+        sources, tail = {}, None
+    seen = operands | seen | more | ({} if tail is None else {tail.name: tail})
+    padded, reason = padded or problem.bounces, _reason(product, sources)
+    return Staging(problem, product, seen, sources, padded, reason, packs, form)
+
+
+def _sides(vectorize: str) -> tuple[str, str]:
+    """Return the operand that is read in vectors, and the other one."""
+    return ("a", "b") if vectorize == "m" else ("b", "a")
+
+
+def _stage_along(
+    problem: Problem,
+    product: Product,
+    operands: Mapping[str, Operand],
+    lanes: int,
+    blocks: str,
+    unpacks: bool,
+) -> tuple[dict[str, Operand], dict[str, Operand], bool]:
+    """Return what tiles read for the operand that is read in vectors, or for a quantized B.
+
+    Also return the operands from which this is made before the loops, and whether it is padded.
+    """
+    spec, target, sizes = problem.spec, problem.target, problem.sizes
+    along, _ = _sides(problem.vectorize)
     if spec.quantized is not None:
         format_ = quantized_format(spec, target)
-        seen |= quantized_operands(format_, spec, product, sizes["m"], unpacked=unpacks)
+        seen = quantized_operands(format_, spec, product, sizes["m"], unpacked=unpacks)
         if isinstance(spec.a, Packed):
             # The pack has all parts; a product reads those that the kernel would have made.
             ahead = rows_operands(rows_format(spec, target), "a")
-            seen |= {name: part for name, part in ahead.items() if name in seen}
-    elif isinstance(spec.b, Packed):
+            there = {*operands, *seen}
+            seen |= {name: part for name, part in ahead.items() if name in there}
+        return seen, {}, True
+    if isinstance(spec.b, Packed):
         laid = plain_format(spec, target).of(sizes["k"], sizes["n"])
-        seen["b"] = packed_by_caller(laid, spec.batch)
-    elif along not in blocks:
-        line = "k" if vectorize == "k" else lines[along]
-        padded = not fits_along(operands[along], product, target, line, sizes)
-        if padded:
-            seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
-            sources[along] = operands[along]
-    tail = None
+        return {"b": packed_by_caller(laid, spec.batch)}, {}, True
+    if along in blocks:
+        return {}, {}, True
+    given, line = operands[along], _LINES[along]
+    if fits_along(given, product, target, "k" if problem.vectorize == "k" else line, sizes):
+        return {}, {}, False
+    return {along: packed_along(given, product, line, sizes, lanes)}, {along: given}, True
+
+
+def _stage_across(
+    problem: Problem,
+    product: Product,
+    operands: Mapping[str, Operand],
+    lanes: int,
+    blocks: str,
+    packs: str,
+) -> tuple[dict[str, Operand], dict[str, Operand], Operand | None]:
+    """Return what tiles read for the other operand, from which it is made, and its copied tail."""
+    spec, target, sizes = problem.spec, problem.target, problem.sizes
+    _, across = _sides(problem.vectorize)
     if spec.sums_blocks:
-        sources |= {} if isinstance(spec.a, Packed) else {"a": operands["a"]}
-    elif isinstance(spec.a, Packed):
+        return {}, {} if isinstance(spec.a, Packed) else {"a": operands["a"]}, None
+    if isinstance(spec.a, Packed):
         laid = format_of_a(spec, target).of(sizes["k"], sizes["m"])
-        seen["a"] = packed_by_caller(laid, spec.batch)
-    elif across not in blocks:
-        source, line = operands[across], lines[across]
-        if across in first or not fits_across(source, product, target, line):
-            seen[across] = packed_across(source, product, target, line, sizes, lanes)
-            sources[across] = source
-        else:
-            tail = tail_across(source, product, line, sizes)
-    if is_empty(spec):
-        sources, tail = {}, None
-    seen |= {} if tail is None else {tail.name: tail}
-    padded, reason = padded or problem.bounces, _reason(product, sources)
-    return Staging(problem, product, seen, sources, padded, reason, packs, form)
+        return {"a": packed_by_caller(laid, spec.batch)}, {}, None
+    if across in blocks:
+        return {}, {}, None
+    source, line = operands[across], _LINES[across]
+    if across in packs or not fits_across(source, product, target, line):
+        packed = packed_across(source, product, target, line, sizes, lanes)
+        return {across: packed}, {across: source}, None
+    return {}, {}, tail_across(source, product, line, sizes)
 
 
 def _given(

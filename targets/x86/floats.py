@@ -372,30 +372,22 @@ def _repeats(bits: int) -> dict[str, Repeat]:
     return {"f16": Repeat(4, f"{mm}_cvtph_ps({halves})", shuffles=2, pick=pick)}
 
 
-def mixes(bits: int, *, masked: bool) -> dict[int, Pair]:
-    """Return the transpositions within lanes of 32 bits, by the bits of an element: 8 or 16.
-
-    One element is shifted to the place of the other, then both are blended. ``masked`` is True if
-    the target has masks.
-    """
+def zips(bits: int) -> dict[int, Pair]:
+    """Return the interleavings of units of 8 and 16 bits within each 128 bits."""
     mm = prefix(bits)
+    return {
+        size: (f"{mm}_unpacklo_epi{size}({{x}}, {{y}})", f"{mm}_unpackhi_epi{size}({{x}}, {{y}})")
+        for size in (8, 16)
+    }
 
-    def blended(size: int, x: str, y: str, odd: int) -> str:
-        if masked:
-            mask = ("a" if odd else "5") * (bits // size // 4)
-            return f"{mm}_mask_blend_epi{size}(0x{mask}, {x}, {y})"
-        if size == 16:
-            return f"{mm}_blend_epi16({x}, {y}, 0x{'aa' if odd else '55'})"
-        return f"{mm}_blendv_epi8({x}, {y}, {mm}_set1_epi16({'-256' if odd else '255'}))"
 
-    def pair(size: int) -> Pair:
-        up, down = (
-            f"{mm}_{way}_epi{2 * size}({{{v}}}, {size})"
-            for way, v in (("slli", "y"), ("srli", "x"))
-        )
-        return blended(size, "{x}", up, 1), blended(size, "{y}", down, 0)
-
-    return {size: pair(size) for size in (8, 16)}
+def halves(bits: int) -> str:
+    """Return C for an integer vector from two of half its bits; "" for 128 bits."""
+    if bits == 128:
+        return ""
+    insert = "inserti64x4" if bits == 512 else "inserti128_si256"
+    mm, half = prefix(bits), bits // 2
+    return f"{mm}_{insert}({mm}_castsi{half}_si{bits}({{x}}), {{y}}, 1)"
 
 
 def transposes(

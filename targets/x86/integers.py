@@ -16,15 +16,16 @@ from .floats import (
     FLOATS,
     NAMES,
     cast,
+    halves,
     integer_transposes,
     load_bits,
     lowest,
-    mixes,
     predicate,
     prefix,
     register_of_bits,
     store_bits,
     transposes,
+    zips,
 )
 from .wide import store_widened
 
@@ -50,7 +51,7 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
     if bits != 512:
         floats = transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
         more["transpose"] = integer_transposes(bits, "ps", floats)
-    more["mixes"] = mixes(bits, masked=memory_operand)
+    more["zips"], more["halves"] = zips(bits), halves(bits)
     ops = _ops(bits) | more.pop("ops", {})
     forms: tuple[Form, ...] = ("broadcast", "memory") if memory_operand else ("broadcast",)
     return Vector(

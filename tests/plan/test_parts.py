@@ -1,12 +1,12 @@
-"""Parts of an extent: they cover it once, and the last two are even."""
+"""Parts of an extent: even ones cover it once, and overlapping ones cover all of it."""
 
 from __future__ import annotations
 
 import pytest
 
 import tilewright as tw
-from tilewright.plan.tiling.parts import even_parts
-from tilewright.symbolic import c_text, evaluate, size_expr, symbol
+from tilewright.plan.tiling.parts import even_parts, overlapping, pieces
+from tilewright.symbolic import ZERO, c_text, evaluate, size_expr, symbol
 
 
 def found(total: int, most: int) -> list[tuple[int, int]]:
@@ -31,6 +31,31 @@ def test_even_parts_cover_all(most: int) -> None:
             end += size
         assert end == total, cuts
         assert len(cuts) == -(-total // most), "as few as can be"
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (64, [(0, 64)]), (200, [(0, 64), (64, 64), (128, 64), (184, 16)]), (40, [(0, 40)]),
+        (104, [(0, 64), (40, 64)]), (100, [(0, 64), (36, 64)]), (7, [(0, 7)]), (0, []),
+    ],
+)  # fmt: skip
+def test_a_remainder_overlaps_what_is_before(total: int, expected: list[tuple[int, int]]) -> None:
+    cuts = [
+        (evaluate(part.nth(ZERO + index), {}), part.units)
+        for part in overlapping(ZERO + total, 64, 16, 4)
+        for index in range(evaluate(part.count, {}))
+    ]
+    assert cuts == expected
+
+
+def test_pieces_cover_all() -> None:
+    for total in range(1, 150):
+        cuts = list(pieces(total, (64, 32, 16)))
+        assert {k for start, size in cuts for k in range(start, start + size)} == set(range(total))
+        assert all(size in (16, 32, 64) for _, size in cuts) or total < 16
+    assert list(pieces(40, (64, 32, 16))) == [(0, 32), (24, 16)]
+    assert list(pieces(7, (64, 32, 16))) == [(0, 7)]
 
 
 def test_quotients_are_of_numbers_that_are_not_negative() -> None:

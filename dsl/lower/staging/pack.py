@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from sympy import Expr
 
-from tilewright.ir.nest import Argument, BlockLoop, NestNode, When, repeated
+from tilewright.ir.nest import Argument, BlockLoop, NestNode, When, repeated, when
 from tilewright.ir.ops import (
     TileProgram,
 )
@@ -184,7 +184,7 @@ def in_panels(
     if part.count != 1:
         note = f"panels of {part.units}"
         return (BlockLoop(counter, part.count, nodes, note=note, parallel=parallel),)
-    return nodes if value(part.size) is not None else (When(part.size, tuple(_there(nodes, part))),)
+    return when(part.size, tuple(_there(nodes, part)))
 
 
 def _there(nodes: Iterable[NestNode], part: Part) -> Iterator[NestNode]:

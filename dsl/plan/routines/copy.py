@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,7 +10,6 @@ from sympy import Expr, Integer
 
 from tilewright.elementwise.conversions import is_upper_half
 from tilewright.errors import SpecError
-from tilewright.ir.alive import most_alive
 from tilewright.ir.nest import Argument, Name
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
@@ -24,6 +23,7 @@ from ..formats.layout import PackedFormat
 from ..formats.lookup import copied_format
 from ..loops import Decided, Decision, check_unscheduled
 from ..operands import Operand
+from ..tiling.parts import Part, cut, overlapping
 from .pack_b import PackPlan, group_by_group, plan_packing
 
 #: If lines are contiguous in both matrices, one call copies ``ROW_VECTORS`` vectors of a line. If
@@ -38,6 +38,8 @@ TURNED = 64
 #: A tile may need this number of registers more than the target has. These are spilled to the
 #: stack, which costs less than narrower vectors would.
 SPILLED = 16
+#: The 32-bit lanes of 128 bits, within which instructions interleave elements.
+LANES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,19 @@ class Move:
     def turns(self) -> bool:
         """True if the move transposes: lines are contiguous in ``made`` but not in ``source``."""
         return self.made.along and not self.source.along and self.source.group == 1
+
+    @property
+    def zipping(self) -> tuple[Vector, ...]:
+        """The vectors that interleave small elements within 128 bits, widest first."""
+        vectors = self.target.of("s32") if self.together > 1 else ()
+        return tuple(v for v in vectors if 32 // self.together in v.zips)
+
+    def parts(self, total: Expr, most: int, by: int) -> Iterator[Part]:
+        """Cut a size into parts of ``most``, for tiles that transpose to another matrix."""
+        if self.together == 1:
+            return cut(total, most, by=by)
+        least = (LANES if self.zipping else self.lanes) * self.together
+        return overlapping(total, most, least, by)
 
     @property
     def filling(self) -> tuple[Vector, int]:
@@ -533,8 +548,8 @@ def _lanes(move: Move, *, turns: bool) -> int:
         there = any(v.lanes == vector.lanes for v in target.of(other))
         there = there and move.reaches(vector.lanes)
         registers = vector.lanes * vector.registers * narrow
-        most = most_alive(target) if vector.mixes else target.registers + SPILLED
-        return there and (not turns or (vector.transposes and registers <= most))
+        few = bool(vector.zips) or registers <= target.registers + SPILLED
+        return there and (not turns or (vector.transposes and few))
 
     return next((v.lanes for v in target.of(element) if fits(v)), 1)
 

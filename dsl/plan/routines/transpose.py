@@ -31,8 +31,8 @@ from tilewright.symbolic import ONE, size_expr, value
 
 from ..loops import Decided, Decision
 from ..operands import Operand
-from ..tiling.parts import Part, cut
-from .copy import Layout, exchanged_square, turning
+from ..tiling.parts import pieces
+from .copy import LANES, Layout, Move, exchanged_square, turning
 
 #: A tile has at most ``TILE_OPERATIONS`` operations. A larger tile gains little and fills the
 #: instruction cache. If sizes are known only at the call, or the matrix is transposed in place, the
@@ -51,8 +51,10 @@ TILE_ELEMENTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of ``rows`` x ``cols`` elements at (``row``, ``col``) of a tile, one register for
-    each row.
+    """A block of ``rows`` x ``cols`` elements at (``row``, ``col``) of a tile.
+
+    There is one register for each row. With ``halves``, each register holds parts of two rows that
+    are half the block apart.
     """
 
     vector: Vector
@@ -60,6 +62,7 @@ class Block:
     col: int
     rows: int
     cols: int
+    halves: bool = False
 
     def moved(self, row: int, col: int) -> Block:
         """Return the block ``row`` rows further down and ``col`` columns to the right."""
@@ -145,6 +148,60 @@ def cover(target: Target, element: str, rows: int, cols: int, widest: int | None
     )
     found = [c for vector in usable for c in _covers(target, vector, rows, cols)]
     return min(found, key=lambda c: _order(c, target.core))
+
+
+def turned_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
+    """Return blocks that transpose a tile to another matrix; they may overlap.
+
+    If instructions interleave elements within 128 bits, a register of several such segments is
+    loaded whole, or as two halves from rows that are far apart. The elements within the segments
+    are transposed first, and then the segments.
+    """
+    if not move.zipping:
+        return apart_blocks(move, rows, cols)
+    found, narrowest = list[Block](), move.zipping[-1]
+    widths = {v: [w for w in _widths(move, v) if w <= cols] for v in move.zipping}
+    heights = {v.lanes * move.together: v for v in widths if widths[v] or v is narrowest}
+    for row, height in pieces(rows, heights):
+        vector = heights.get(height, narrowest)
+        for col, width in pieces(cols, widths[vector]):
+            halves = vector is not narrowest and width < height
+            found.append(Block(vector, row, col, height, width, halves))
+    return tuple(found)
+
+
+def _widths(move: Move, vector: Vector) -> Iterator[int]:
+    """Yield the columns that a block of ``vector`` may have.
+
+    These are the elements of half a register or a whole one. A block fits in all registers.
+    """
+    width = max(vector.lanes // 2, LANES) * move.together
+    while width <= min(vector.lanes * move.together, move.target.registers):
+        yield width
+        width *= 2
+
+
+def apart_blocks(move: Move, rows: int, cols: int) -> tuple[Block, ...]:
+    """Return blocks that transpose a tile and do not overlap.
+
+    Blocks of small elements are squares of words, and parts of squares at the ends of the tile.
+    """
+    if move.together == 1:
+        return cover(move.target, move.source.type, rows, cols).blocks
+    most, vector = move.lanes * move.together, move.target.holding("s32", move.lanes)
+    return tuple(
+        Block(vector, row, col, min(most, rows - row), min(most, cols - col))
+        for row in range(0, rows, most)
+        for col in range(0, cols, most)
+    )
+
+
+def square_blocks(move: Move, extent: int) -> tuple[tuple[Block, ...], tuple[Block, ...]]:
+    """Return the blocks of a square tile on the diagonal, and those above it."""
+    if move.together == 1:
+        covered = square_cover(move.target, move.source.type, extent)
+        return covered.diagonal.blocks, covered.above.blocks
+    return apart_blocks(move, extent, extent), ()  # one square of words
 
 
 def _order(covered: Cover, core: Core) -> tuple[float, int]:
@@ -336,20 +393,6 @@ class TransposePlan(Decided):
     def element(self) -> str:
         """The type of the elements."""
         return self.spec.type
-
-    def cover(self, rows: int, cols: int) -> Cover:
-        """Return the blocks of a tile of this size."""
-        return cover(self.target, self.element, rows, cols)
-
-    def square_cover(self, extent: int) -> SquareCover:
-        """Return the blocks of a tile on the diagonal, in place."""
-        return square_cover(self.target, self.element, extent)
-
-    def grid(self) -> Iterator[tuple[Part, Part]]:
-        """Yield the matrix as grids of equal tiles: their rows and their columns of x."""
-        for down in cut(self.sizes["rows"], self.tile[0], by=self.by):
-            for over in cut(self.sizes["cols"], self.tile[1], by=self.by):
-                yield down, over
 
 
 def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
@@ -63,6 +63,38 @@ def cut(
         half = 1 << ((units - 1).bit_length() - 1) // bits * bits if units > 1 else 0
         above = units
         units = known // lanes if known else half
+
+
+def pieces(extent: int, sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the start and size of pieces that cover an extent; the last may overlap another one.
+
+    A remainder is covered by the smallest size that holds it. An extent that is smaller than all
+    ``sizes`` is one piece.
+    """
+    fitting = sorted(size for size in sizes if size <= extent) or [extent]
+    at = 0
+    while at < extent:
+        size = next((size for size in fitting if size >= extent - at), fitting[-1])
+        yield min(at, extent - size), size
+        at += size
+
+
+def overlapping(total: Expr, most: int, least: int, by: int) -> Iterator[Part]:
+    """Cut ``total`` elements into parts of ``most``; the last may overlap the one before.
+
+    A remainder of known size is one part of ``least`` elements times a power of two, if there are
+    so many elements.
+    """
+    known, size = value(total), least
+    left = known % most if known else 0
+    while size < left:
+        size *= 2
+    if not known or not left or size > min(known, most):
+        yield from cut(total, most, by=by)
+        return
+    if known > most:
+        yield Part(ZERO, Integer(most), most, Integer(known // most))
+    yield Part(Integer(known - size), Integer(size), size, ONE)
 
 
 def exact_parts(total: Expr, most: int) -> Iterator[Part]:

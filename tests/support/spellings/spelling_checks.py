@@ -46,7 +46,7 @@ def _of_vector(target: Target, vector: Vector) -> Iterator[Check]:
     yield from _cuts(vector)
     yield from _conversions(vector)
     yield from _arithmetic(target, vector)
-    yield from _transpositions(vector)
+    yield from _transpositions(target, vector)
     if vector.fill:
         yield from _some_lanes(target, vector)
     yield from _operations(target, vector)
@@ -278,7 +278,7 @@ def _arithmetic(target: Target, v: Vector) -> Iterator[Check]:
     yield Check(_name(v, "sum_lanes"), statements, (small,), total)
 
 
-def _transpositions(v: Vector) -> Iterator[Check]:
+def _transpositions(target: Target, v: Vector) -> Iterator[Check]:
     x, y, _ = (_rows(a, v.lanes) for a in _values(v.element))
     given = [_load(v, "x", "in0"), _load(v, "y", "in1")]
     for block, pair in v.transpose.items():
@@ -288,13 +288,13 @@ def _transpositions(v: Vector) -> Iterator[Check]:
             value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
             name = _name(v, f"transpose of {block}, {'odd' if odd else 'even'}")
             yield Check(name, [*given, value, _store(v, "z")], (x, y), expected)
-    for bits, pair in v.mixes.items():
-        parts = [a.view(f"u{bits // 8}").reshape(len(a), -1, 2) for a in (x, y)]
+    for bits, pair in v.zips.items():
+        parts = [a.view(f"u{bits // 8}").reshape(len(a), -1, 2, 64 // bits) for a in (x, y)]
         for odd, spelling in enumerate(pair):
-            mixed: Array = np.stack([b[:, :, odd] for b in parts], axis=2).reshape(len(x), -1)
+            zipped: Array = np.stack([b[:, :, odd] for b in parts], axis=3).reshape(len(x), -1)
             value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
-            name = _name(v, f"mix of {bits} bits, {'odd' if odd else 'even'}")
-            yield Check(name, [*given, value, _store(v, "z")], (x, y), mixed.view(x.dtype))
+            name = _name(v, f"zip of {bits} bits, {'upper' if odd else 'lower'} halves")
+            yield Check(name, [*given, value, _store(v, "z")], (x, y), zipped.view(x.dtype))
     for block, pair in v.unzip.items():
         blocks = [a.reshape(len(x), -1, 2, block) for a in (x, y)]
         for odd, spelling in enumerate(pair):
@@ -302,6 +302,13 @@ def _transpositions(v: Vector) -> Iterator[Check]:
             value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
             name = _name(v, f"unzip of {block}, {'odd' if odd else 'even'}")
             yield Check(name, [*given, value, _store(v, "z")], (x, y), expected)
+    if v.halves:
+        half = target.holding(v.element, v.lanes // 2)
+        x, y = (_rows(a, half.lanes) for a in _values(v.element)[:2])
+        given = [_load(half, "x", "in0"), _load(half, "y", "in1")]
+        value = f"{v.ctype} z = {v.halves.format(x='x', y='y')};"
+        expected = np.concatenate([x, y], axis=1)
+        yield Check(_name(v, "halves"), [*given, value, _store(v, "z")], (x, y), expected)
 
 
 def _some_lanes(target: Target, v: Vector) -> Iterator[Check]:
