@@ -10,7 +10,6 @@ from sympy import Expr, Integer
 
 from tilewright.elementwise.conversions import is_upper_half
 from tilewright.errors import SpecError
-from tilewright.ir.alive import most_alive
 from tilewright.ir.nest import Argument, Name
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
@@ -35,8 +34,8 @@ BLOCK_VECTORS, BLOCK_DEPTH = 4, 4
 #: A tile that is transposed starts as a square block. It is then made deeper as long as it has at
 #: most this number of vectors.
 TURNED = 64
-#: A tile may need this number of registers more than the target has. These are spilled to the
-#: stack, which costs less than narrower vectors would.
+#: A tile may need this number of registers more than the target has, or twice the target's if it
+#: mixes vectors. These are spilled to the stack, which costs less than narrower vectors would.
 SPILLED = 16
 
 
@@ -513,7 +512,7 @@ def _lanes(move: Move, *, turns: bool) -> int:
     def fits(vector: Vector) -> bool:
         there = any(v.lanes == vector.lanes for v in target.of(other))
         registers = vector.lanes * vector.registers * narrow
-        most = most_alive(target) if vector.mixes else target.registers + SPILLED
+        most = target.registers + (target.registers if vector.mixes else SPILLED)
         return there and (not turns or (vector.transposes and registers <= most))
 
     return next((v.lanes for v in target.of(element) if fits(v)), 1)
