@@ -130,6 +130,16 @@ def test_more_values_may_be_alive_than_a_target_has_registers(
     assert kernel.verify(cases=1).cases == 1
 
 
+def test_names_of_tensors_are_free() -> None:
+    """One has the name of a function, and two end as names in C do."""
+
+    def named(exp: Any, x: Any, x_: Any, out_: Any) -> Any:
+        return tw.exp(x * x_ - exp) * exp + nn.max(out_, keepdims=True) - out_
+
+    names = dict.fromkeys(("exp", "x", "x_", "out_"), tw.Tensor("f32", (ROWS, 20)))
+    assert compiled(named, **names).verify(cases=1).cases == 1
+
+
 @pytest.mark.parametrize("type_", ["f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s32"])
 def test_types_go_in_and_out(type_: Any) -> None:
     def requantized(x: Any) -> Any:
