@@ -92,14 +92,6 @@ def verify_alive(
             )
 
 
-def live_registers(tile: TileProgram, target: Target) -> int:
-    """Return the maximum number of vector registers in use while a tile sums its products."""
-    (_, taken), *_ = _kinds(tile, target)
-    live = set[str]()
-    _alive(steps_of(tile.end), live, taken)
-    return _alive(steps_of(tile.body), live, taken)
-
-
 #: The type of a function from names of values to the number of registers that the values occupy.
 Taken = Callable[[Collection[str]], int]
 

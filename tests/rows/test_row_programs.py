@@ -136,8 +136,8 @@ def test_names_of_tensors_are_free() -> None:
     def named(exp: Any, x: Any, x_: Any, out_: Any) -> Any:
         return tw.exp(x * x_ - exp) * exp + nn.max(out_, keepdims=True) - out_
 
-    names = dict.fromkeys(("exp", "x", "x_", "out_"), tw.Tensor("f32", (ROWS, 20)))
-    assert compiled(named, **names).verify(cases=1).cases == 1
+    x = tw.Tensor("f32", (ROWS, 20))
+    assert compiled(named, exp=x, x=x, x_=x, out_=x).verify(cases=1).cases == 1
 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s32"])

@@ -304,7 +304,7 @@ class RowsPlan(RowPasses, Decided):
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of all sizes that are known only at the call."""
-        return tuple(name for name, _ in self.spec.runtime_sizes())
+        return self.spec.slots
 
 
 def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
