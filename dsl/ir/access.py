@@ -69,17 +69,10 @@ def read(
         yield replace(last, dst=dst)
 
 
-def load(
-    emitter: Emitter,
-    address: Address,
-    active: Active,
-    memory: str,
-    name: str,
-    fill: float | None = None,
-) -> Argument:
+def load(emitter: Emitter, address: Address, active: Active, memory: str, name: str) -> Argument:
     """Load elements of type ``memory``; return them as the emitter's float or integer type.
 
-    The lanes that are not ``active`` become ``fill``, and 0 if ``fill`` is None.
+    The lanes that are not ``active`` become 0.
     """
     element = emitter.builder.whole if is_integer(memory) else emitter.builder.real
     direct = memory == element or memory in emitter.vector(element).loads
@@ -87,25 +80,17 @@ def load(
         name if direct else f"{name}_bits".lstrip("_"), element if direct else "s32"
     )
     plain = "" if memory == register.vector.element else memory if direct else bits_of(memory)
-    fills = fill is not None and active is not None
-    emitter.add(Load(register, address, active, plain, loose=fills))
-    value: Argument = emitter.take(register)
-    value = value if direct else widen(emitter.builder, value, memory)
-    return value if fill is None else filled(emitter, value, active, fill, f"{name}_filled")
+    emitter.add(Load(register, address, active, plain))
+    value = emitter.take(register)
+    return value if direct else widen(emitter.builder, value, memory)
 
 
-def filled(
-    emitter: Emitter, value: Argument, active: Active, fill: Argument, name: str = ""
-) -> Argument:
-    """Return ``value`` with ``fill`` in the lanes that are not ``active``.
-
-    ``name`` is the name of the register, "" for a generated one.
-    """
+def filled(emitter: Emitter, value: Argument, active: Active, fill: Argument) -> Argument:
+    """Return ``value`` with ``fill`` in the lanes that are not ``active``."""
     if active is None:
         return value
     src, other = emitter.register(value), emitter.register(fill)
-    element = src.vector.element
-    dst = emitter.fresh(name, element) if name else emitter.unnamed(element)
+    dst = emitter.unnamed(src.vector.element)
     emitter.add(FillLanes(dst, src, other, active))
     return emitter.take(dst)
 

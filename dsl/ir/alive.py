@@ -1,4 +1,4 @@
-"""Check that a tile program never needs more vector registers at one time than the target has."""
+"""Check that a tile's sums never need more vector registers at one time than the target has."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ from typing import NamedTuple
 from tilewright.errors import PlanError
 from tilewright.isa.target import Target
 
-from .dataflow import pointers_used, reads, writes
+from .dataflow import reads, writes
 from .nodes import walk
 from .ops import (
     Loop,
     MakeMask,
     Op,
-    Splat,
     TileProgram,
 )
 from .values import MaskRegister, Register
-
-#: Number of values that may be spilled to memory while a tile's ``end`` (its update of C) runs.
-SPILLED = 24
 
 
 class Step(NamedTuple):
@@ -79,9 +75,11 @@ def _in_register(mask: MaskRegister) -> list[str]:
 def verify_alive(
     tile: TileProgram, target: Target, body: Sequence[Step], end: Sequence[Step], aliased: int
 ) -> None:
-    """Raise PlanError if more vector registers are alive at one time than the target allows.
+    """Raise PlanError if more registers are alive in a tile's ``body`` than the target has.
 
-    ``aliased`` is the number of vectors that matrices occupy while products are summed.
+    ``aliased`` is the number of vectors that matrices occupy while products are summed. The tile's
+    ``end`` has no limit: expressions of users need its registers, and a spill there costs a few
+    cycles per tile.
     """
     for kind, taken in _kinds(tile, target):
         live = set[str]()
@@ -92,20 +90,6 @@ def verify_alive(
                 f"{tile.name} keeps {most} {kind} registers alive on {target.name}",
                 expected=f"{target.registers} or fewer",
             )
-        most, limit = _alive(end, set(), taken, _literals(tile)), _limit(tile, target)
-        if most > limit:
-            raise PlanError(
-                f"{tile.name} keeps {most} {kind} registers alive in its end on {target.name}",
-                expected=f"{limit} or fewer: {target.registers} and what may be spilled",
-            )
-
-
-def live_registers(tile: TileProgram, target: Target) -> int:
-    """Return the maximum number of vector registers in use while a tile sums its products."""
-    (_, taken), *_ = _kinds(tile, target)
-    live = set[str]()
-    _alive(steps_of(tile.end), live, taken)
-    return _alive(steps_of(tile.body), live, taken)
 
 
 #: The type of a function from names of values to the number of registers that the values occupy.
@@ -133,9 +117,7 @@ def _kinds(tile: TileProgram, target: Target) -> Iterator[tuple[str, Taken]]:
         yield "scalar", lambda live: sum(scalars.get(name, 0) for name in live)
 
 
-def _alive(
-    steps: Sequence[Step], live: set[str], taken: Taken, literals: Collection[str] = ()
-) -> int:
+def _alive(steps: Sequence[Step], live: set[str], taken: Taken) -> int:
     """Return the maximum number of registers that are in use at one time during ``steps``.
 
     ``live`` is the set of values that are alive after ``steps``. It is changed in place to the set
@@ -145,38 +127,11 @@ def _alive(
     for step in reversed(steps):
         if step.body:
             live.update(step.reads)
-            most = max(most, _alive(step.body, set(live), taken, literals))
+            most = max(most, _alive(step.body, set(live), taken))
             continue
         live.update(step.writes)
         most = max(most, taken(live))
         live.difference_update(step.writes)
         live.update(step.reads)
-        if literals:
-            live.difference_update(literals)
         most = max(most, taken(live))
     return most
-
-
-def _literals(tile: TileProgram) -> set[str]:
-    """Return names of registers with constants, which compilers may reload from memory instead."""
-    splats = (op for op in walk(tile.body + tile.end) if isinstance(op, Splat))
-    return {op.dst.name for op in splats if isinstance(op.source, (int, float))}
-
-
-def _limit(tile: TileProgram, target: Target) -> int:
-    """Return the number of values that may be in use in a tile's ``end``, where spills are cheap.
-
-    A spill there costs a few cycles per tile. For each further operand that rows or columns share,
-    the limit grows by all registers.
-    """
-    used = pointers_used(walk(tile.end))
-    inputs = sum(p.role == "in" and p.name in used for p in tile.parameters)
-    return max(target.registers * max(inputs, 1) + SPILLED, most_alive(target))
-
-
-def most_alive(target: Target) -> int:
-    """Return the number of values that may always be in use in a tile's ``end``.
-
-    A square of twice as many vectors as registers may be transposed, with a result beside it.
-    """
-    return max(2 * target.registers + 1, target.registers + SPILLED)

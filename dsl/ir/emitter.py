@@ -48,6 +48,7 @@ class Emitter:
         self._emitted = self._unnamed = 0
         self._stage, self._family, self._note = prefix.rstrip("_"), "", ""
         self._taken: set[str] = set()
+        self._given: set[str] = set()
         self._numbers: dict[str, count[int]] = {}
         self._constants: dict[str, count[int]] = {}
         self._ops: list[Op] = []
@@ -81,8 +82,15 @@ class Emitter:
         return self._vectors[element]
 
     def fresh(self, name: str, element: str) -> Register:
-        """Return a new register for a value that no step computes, for example a loaded one."""
-        return Register(f"{self.prefix}{name}", self.vector(element))
+        """Return a new register for a value that no step computes, for example a loaded one.
+
+        A name that a step's value has already gets a suffix.
+        """
+        full = f"{self.prefix}{name}"
+        while full in self._taken:
+            full += "_"
+        self._given.add(full)
+        return Register(full, self.vector(element))
 
     def unnamed(self, element: str) -> Register:
         """Return a new register with a generated, unique name."""
@@ -153,8 +161,8 @@ class Emitter:
         """Return the name for the next value of the current stage, or of ``part`` of the stage."""
         whole = f"{self._stage}_{part}" if part else self._stage
         numbers = self._numbers.setdefault(whole, count(1))
-        alone = last and self._family and whole not in self._taken
-        name = whole if alone else f"{whole}_{next(numbers)}"
+        free = whole not in self._taken and whole not in self._given
+        name = whole if last and self._family and free else f"{whole}_{next(numbers)}"
         self._taken.add(name)
         return name
 

@@ -20,7 +20,7 @@ from tilewright.spec.signature import Signature
 from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
 from tilewright.symbolic import bounds, slots, value
 
-from .alive import live_registers, verify_alive
+from .alive import verify_alive
 from .dataflow import matrices_of
 from .extents import Held, Touched, held
 from .nest import (
@@ -449,4 +449,4 @@ NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
 }
 
 
-__all__ = ["NEST_RULES", "live_registers", "verify_program", "verify_tile"]
+__all__ = ["NEST_RULES", "verify_program", "verify_tile"]

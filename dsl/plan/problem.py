@@ -76,7 +76,7 @@ class Problem:
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the sizes of the call."""
-        return tuple(slot for slot, _ in self.spec.runtime_sizes())
+        return self.spec.slots
 
     @property
     def bounces(self) -> bool:

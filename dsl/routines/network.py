@@ -62,7 +62,7 @@ class RowProgram(Routine[Network, RowsPlan]):
 
     def shown(self, plan: RowsPlan) -> tuple[str, ...]:
         """Return all sizes."""
-        return tuple(name for name, _ in plan.spec.runtime_sizes())
+        return plan.spec.slots
 
     def estimate(self, plan: RowsPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate:
         """Return the estimate of the passes."""
@@ -143,7 +143,7 @@ class Layers(Routine[Network, NetworkPlan]):
 
     def shown(self, plan: NetworkPlan) -> tuple[str, ...]:
         """Return all sizes: products give no formulas for sizes that a stage binds."""
-        return tuple(name for name, _ in plan.spec.runtime_sizes())
+        return plan.spec.slots
 
     def flops(self, plan: NetworkPlan) -> Expr:
         """Return the flops of all products."""

@@ -108,5 +108,5 @@ def check_finite(number: float, value: object, name: str, sums: str) -> None:
             f"{name} must be a finite number of {kind}",
             got=value,
             expected=f"at most {_LARGEST[kind]:.8g} in magnitude",
-            hint="sums in f64 hold it: a and b of f64" if abs(number) < math.inf else None,
+            hint="f64 holds it: arrays of f64" if kind == "f32" and math.isfinite(number) else None,
         )

@@ -283,6 +283,11 @@ class Spec:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
         raise NotImplementedError
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The C parameters of all sizes that are known only at the call."""
+        return tuple(slot for slot, _ in self.runtime_sizes())
+
     def words(self) -> list[str]:
         """Return the words with which the names of such kernels begin, such as "pack", "bf16"."""
         raise NotImplementedError

@@ -292,14 +292,12 @@ def test_every_node_of_the_nest_has_a_rule() -> None:
 # --- the end of a tile, and what tiles touch ---------------------------------------------------
 
 
-def test_registers_alive_in_the_end_have_a_limit() -> None:
-    """Constants are not counted: they are read from memory where they are used."""
+def test_registers_alive_in_sums_have_a_limit() -> None:
+    """The end has none: its values may be spilled."""
     many = [Register(f"r{index}", YMM) for index in range(60)]
     stores = tuple(Store(Address("c", 8 * index * ONE), r) for index, r in enumerate(many))
-    verify_tile(tile(end=(*(Splat(r, 1.0) for r in many), *stores)), AVX2)
     loads = (Load(r, Address("a", 8 * index * ONE)) for index, r in enumerate(many))
-    with pytest.raises(PlanError, match="keeps 60 vector registers alive in its end on avx2"):
-        verify_tile(tile(end=(*loads, *stores)), AVX2)
+    verify_tile(tile(end=(*loads, *stores)), AVX2)
     with pytest.raises(PlanError, match=r"alive on avx2\n  expected: 16 or fewer"):
         verify_tile(tile(*map(Zero, many[:17]), end=stores[:17]), AVX2)
 
@@ -479,13 +477,6 @@ def test_an_illegal_program_is_refused(name: str) -> None:
         verified(with_end(*ops), spec, AVX2)
     assert says in str(refused.value)
     assert "tile0_4x8" in str(refused.value)
-
-
-def test_60_registers_alive_in_the_end_of_a_program_are_refused() -> None:
-    many = [Register(f"r{index}", YMM) for index in range(60)]
-    stores = (Store(C, register) for register in many)
-    with pytest.raises(PlanError, match="tile0_4x8 keeps 60 vector registers alive in its end"):
-        verified(with_end(*map(Zero, many), *stores), Gemm(4, 8, 5, beta=1), AVX2)
 
 
 def test_two_tiles_of_one_name_and_two_parameters_are_refused() -> None:

@@ -15,7 +15,7 @@ from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.functions import lower_function
 from tilewright.interpret.memory import Memory, flat, fresh_buffer
 from tilewright.interpret.tile import Counts, Surroundings, Tile
-from tilewright.ir.access import legal, load
+from tilewright.ir.access import filled, legal, load
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.interleaving import fold_lanes
 from tilewright.ir.ops import MakeMask, Op, Parameter, Store, TileProgram
@@ -60,7 +60,8 @@ def folded(target: Target, element: str, fold: str, memory: str) -> TileProgram:
             if active is not None and vector.mask is not None:
                 active = MaskRegister("mask", vector, Integer(existing))
                 emitter.add(MakeMask(active))
-            yield load(emitter, Address("x", at * ONE), active, memory, f"x{at}", fill)
+            found = load(emitter, Address("x", at * ONE), active, memory, f"x{at}")
+            yield filled(emitter, found, active, fill)
 
     values = list(loaded())
     while len(values) > 1:

@@ -160,6 +160,11 @@ def test_columns_of_an_input_may_be_contiguous(target: str) -> None:
     np.testing.assert_allclose(kernel(x.T).sum(axis=1), 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("shape", "strides"), [((1, 6), (1, 1)), ((4, 1), (1, 9))])
+def test_an_axis_of_one_element_has_any_stride(shape: Any, strides: Any) -> None:
+    assert tw.Tensor("f32", shape, strides) == tw.Tensor("f32", shape)
+
+
 def test_the_c_of_a_library_counts_the_bytes_of_rows_with_gaps(tmp_path: Any) -> None:
     spec = tw.network(normal).of(x=gaps(100, STEP), out=gaps(100, tw.dim("other")))
     built = tw.library("rows", {"soft": spec}, targets=["host"]).build(tmp_path)[0]

@@ -36,6 +36,9 @@ def generated(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "says"),
     [
+        (lambda x: tw.relu(x * 1e300), "a finite number of f32\n  got: 1e[+]300"),
+        (lambda x: tw.where(x > 0, x, -1e39), "a finite number of f32"),
+        (lambda x: nn.pad(x, ((0, 0), (0, 1)), 1e39), "a finite number of f32"),
         (lambda x: x.sum((0, 0)), "axes of a tensor, each once"),
         (lambda x: x.sum((0, 2)), "axes of a tensor, each once"),
         (lambda x: x.sum(-1, dtype="f8"), "no argument 'dtype'"),

@@ -133,6 +133,32 @@ def test_compiled_programs_are_verified(target: str, cases: Cases) -> None:
     cases.count(target, "native" if kernels[0].emulated is None else "qemu", 3 * len(kernels))
 
 
+@pytest.mark.parametrize(("axis", "count", "target"), [(0, 12, "avx2"), (1, 24, "scalar")])
+def test_more_values_may_be_alive_than_a_target_has_registers(
+    axis: int, count: int, target: str
+) -> None:
+
+    def deep(x: Any) -> Any:
+        values = [tw.abs(x - 0.25 * number) for number in range(count)]
+        ends = values[0]
+        for each in (*values, *values):
+            ends = each / (1 + abs(ends))
+        return ends, *(nn.sum(each, axis) for each in values)
+
+    kernel = compiled(deep, target=target, x=tw.Tensor("f32", (ROWS, COLS)))
+    assert kernel.verify(cases=1).cases == 1
+
+
+def test_names_of_tensors_are_free() -> None:
+    """One has the name of a function, and two end as names in C do."""
+
+    def named(exp: Any, x: Any, x_: Any, out_: Any) -> Any:
+        return tw.exp(x * x_ - exp) * exp + nn.max(out_, keepdims=True) - out_
+
+    x = tw.Tensor("f32", (ROWS, 20))
+    assert compiled(named, exp=x, x=x, x_=x, out_=x).verify(cases=1).cases == 1
+
+
 @pytest.mark.parametrize("type_", ["f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s32"])
 def test_types_go_in_and_out(type_: Any) -> None:
     def requantized(x: Any) -> Any:

@@ -195,7 +195,7 @@ def tile_of(
     arrays = {name: operand.type for name, operand in plan.operands.items()} | dict(buffers)
     parameters = [
         Parameter(name, "out", type_, shared and name in plan.operands)
-        if name in outputs or name.rstrip("_") in outputs
+        if name in outputs or name.removesuffix("_") in outputs
         else Parameter(name, "in", type_)
         for name, type_ in arrays.items()
         if name in used

@@ -140,7 +140,7 @@ class Lanes:
         type_ = leaf.type if isinstance(leaf, Input) else plan.real
         if not plan.by_columns(leaf):
             return self._spread(base, type_, as_it_is=leaf in self.moved)
-        name = f"{base.rstrip('_')}{self.place}"
+        name = f"{base.removesuffix('_')}{self.place}"
         found = load(emitter, self._address(base), self.active, type_, name)
         if leaf in self.moved:
             return found

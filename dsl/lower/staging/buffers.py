@@ -132,7 +132,7 @@ def conversion_of(
     move = staged_move(
         problem.target, source, packed, line, (extents[line], extents["k"]),
         rounded=rounded, group=product.group, shift=product.shifts[name], lanes=staging.converted,
-        slots=tuple(slot for slot, _ in problem.spec.runtime_sizes()),
+        slots=problem.spec.slots,
     )  # fmt: skip
     overlaps = product.group == 1 and not problem.dot
     return ConversionNest(move, prefix=f"convert_{name}_", first=first, overlaps=overlaps)
@@ -195,7 +195,7 @@ def sum_lines(staging: Staging, name: str) -> Filled:
         line=LINE[name],
         buffer=operand.buffer,
         lanes=lanes,
-        slots=tuple(slot for slot, _ in staging.problem.spec.runtime_sizes()),
+        slots=staging.problem.spec.slots,
         prefix=f"sum_{name}_",
         stored=stored,
     )

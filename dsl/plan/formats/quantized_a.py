@@ -86,7 +86,7 @@ class QuantizeRowsPlan(Decided):
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of the sizes of the call."""
-        return tuple(slot for slot, _ in self.spec.runtime_sizes())
+        return self.spec.slots
 
 
 def plan_rows_of_a(spec: QuantizeRows, schedule: Schedule, target: Target) -> QuantizeRowsPlan:

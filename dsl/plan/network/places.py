@@ -114,5 +114,5 @@ def _not_in_a_tile(step: Step) -> str:
     if plan is None or len(plan.passes) < 2:
         return "the epilogue of no product can compute it"
     arrays = (step.operands[name] for name in plan.matrices)
-    read = ", ".join(dict.fromkeys(str(a).rstrip("_") for a in arrays if a != step.written))
+    read = ", ".join(dict.fromkeys(str(a).removesuffix("_") for a in arrays if a != step.written))
     return f"it needs whole rows of {read}, of which accumulators have a tile"

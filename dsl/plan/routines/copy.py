@@ -293,7 +293,7 @@ def plan_copy(spec: Copy, schedule: Schedule, target: Target) -> CopyPlan:
     lines, depth = ("cols", "rows") if _by_columns(spec) else ("rows", "cols")
     source, made = (_layout(spec, name, forms[name], sizes, depth == "rows") for name in "ad")
     types = spec.type_of("a"), spec.type_of("d")
-    slots = tuple(slot for slot, _ in spec.runtime_sizes())
+    slots = spec.slots
     move = Move(target, source, made, *types, sizes[lines], sizes[depth], 1, (1, 1), slots)
     form = forms["d"]
     packing = None if form is None or not form.sums else _packing(spec, form, move, target)

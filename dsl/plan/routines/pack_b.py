@@ -111,7 +111,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         strip=strip,
         chunk=chunk,
         decisions=tuple(_decisions(format_of(spec, target), product)),
-        slots=tuple(slot for slot, _ in spec.runtime_sizes()),
+        slots=spec.slots,
     )
 
 

@@ -81,7 +81,7 @@ class StackPlan(Decided):
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of all sizes that are known only at the call."""
-        return tuple(slot for slot, _ in self.spec.runtime_sizes())
+        return self.spec.slots
 
     def elements(self, name: str) -> Expr:
         """Return the number of elements in one matrix."""

@@ -425,7 +425,7 @@ def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> T
         tile=tile,
         square=square,
         decisions=(Decision("tile", f"{tile[0]}x{tile[1]}", why),),
-        slots=tuple(slot for slot, _ in spec.runtime_sizes()),
+        slots=spec.slots,
     )
 
 

@@ -124,7 +124,7 @@ class RowPasses:
 
     def symbol(self, name: str) -> str:
         """Return the name in C of the result ``name``."""
-        return next(key for key in self.operands if key.rstrip("_") == name)
+        return next(key for key in self.operands if key.removesuffix("_") == name)
 
     def array(self, leaf: Expression) -> str:
         """Return the array that has the values of a leaf, by its name in C."""
@@ -304,7 +304,7 @@ class RowsPlan(RowPasses, Decided):
     @property
     def slots(self) -> tuple[str, ...]:
         """The names of all sizes that are known only at the call."""
-        return tuple(name for name, _ in self.spec.runtime_sizes())
+        return self.spec.slots
 
 
 def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:

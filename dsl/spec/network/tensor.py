@@ -74,6 +74,8 @@ class Tensor:
                 hint="the whole array, of which the function takes x[:, ::2]",
             )
         if steps is not None and len(sizes) == 2:
+            steps = None if _one_line(sizes, steps) else steps
+        if steps is not None and len(sizes) == 2:
             _check_rows(sizes, steps)
         check_extent(sizes, 8 if isinstance(found, Quantized) else ITEMSIZE[found], "a tensor")
         object.__setattr__(self, "type", found)
@@ -83,6 +85,13 @@ class Tensor:
     def __repr__(self) -> str:
         options = {"strides": (self.strides, None)}
         return call_text("Tensor", [self.type, self.shape], options)
+
+
+def _one_line(sizes: tuple[Size, ...], steps: tuple[Size, ...]) -> bool:
+    """Return True if a matrix is one contiguous row or column: the other axis has any stride."""
+    return any(
+        sizes[axis] == 1 == steps[1 - axis] and isinstance(steps[axis], int) for axis in (0, 1)
+    )
 
 
 def _check_rows(sizes: tuple[Size, ...], steps: tuple[Size, ...]) -> None:

@@ -6,17 +6,18 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import isfinite, prod
 from typing import Any, ClassVar, Literal
 
 from tilewright.errors import SpecError
 
 from ..expression.leaves import Leaf, Operand
-from ..expression.nodes import Composed, Expression, every_node, text_of
+from ..expression.nodes import Composed, Expression, Number, every_node, text_of
 from ..expression.products import Product, Weight
 from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, ScatterAdd, Take, View
 from ..names import check_name
 from ..pack import Pack, PackQuantized
+from ..scalars import check_finite
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, dims_of, sizes_word
 from .doubles import check_real, real_of
@@ -77,6 +78,7 @@ class Network(Spec):
         _check_nodes(self)
         _check_weights(self)
         check_real(self.results, lambda: self.staged)
+        _check_numbers(self)
         check_dims(self._sizes())
 
     def __repr__(self) -> str:
@@ -344,6 +346,16 @@ def _check_nodes(network: Network) -> None:
                 got=network.results,
                 hint=f"a function without the argument {each.name}",
             )
+
+
+def _check_numbers(network: Network) -> None:
+    """Raise SpecError if the type of an operator has no finite number for one of its numbers."""
+    for node in every_node(network.results):
+        real = "f64" if node.tensor is not None and node.tensor.type == "f64" else "f32"
+        args = node.args if isinstance(node, Composed) else (node,)
+        for value in (arg.value for arg in args if isinstance(arg, Number | Full)):
+            if isfinite(value):
+                check_finite(value, value, "a number of a network", real)
 
 
 def _is_long(node: Expression) -> bool:
