@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tilewright.isa.target import Target
 from tilewright.spec.expression.nodes import Composed, Expression, walk
-from tilewright.spec.expression.tensors import Full, Input, Reduce
+from tilewright.spec.expression.tensors import Full, Input, Reduce, cast
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy
@@ -181,10 +181,14 @@ class Elements:
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
             if isinstance(node, Reduce):
-                return Reduce(node.fn, axis, True, args)
+                return Reduce(node.fn, axis, True, (_spread(args[0], axis, shape[axis]),))
             return node.of(node.shell, args)
 
-        return rebuilt(self.node, leaf, changed)
+        found = rebuilt(self.node, leaf, changed)
+        for along, size in zip((-2, -1), shape, strict=True):
+            if not (isinstance(self.node, Reduce) and along == axis):
+                found = _spread(found, along, size)
+        return found
 
     def _needs_shapes(self, sizes: Mapping[int, Size]) -> bool:
         """Return True if constants must have a shape: only they tell how much is reduced, or made.
@@ -202,3 +206,15 @@ class Elements:
                     return True
                 varies[id(node)] = False
         return not reads[id(self.node)]
+
+
+def _spread(x: Expression, axis: int, size: Size) -> Expression:
+    """Return an expression with ``size`` elements along ``axis``, to be reduced or written.
+
+    Arrays that are broadcast along the axis do not tell its size. A constant does.
+    """
+    if size == 1 or (x.tensor is not None and x.tensor.shape[axis] != 1):
+        return x
+    shape: tuple[Size, Size] = (1, size) if axis == -1 else (size, 1)
+    found = x * Full(1.0, shape)
+    return found if x.tensor is None else cast(found, x.tensor.type)

@@ -95,7 +95,7 @@ def expand(x: Expression, shape: Sequence[Size]) -> Expression:
             got=f"{said(old)} to {new}",
             expected="sizes that are equal, or 1, counted from the last axis",
         )
-    return x if new == old else View("expand", tuple(new), (x,))
+    return x if new == old else View("expand", _sizes(new, "nn.expand"), (x,))
 
 
 def sliced(x: Any, index: Any) -> Expression:
