@@ -189,6 +189,7 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     "relu6": lambda x: arithmetic.clip(x, 0, 6),
     "logical_not": logical_not,
     "softsign": lambda x: x / (1 + abs(x)),
+    "sign": lambda x: where(gt(x, 0), 1, where(lt(x, 0), -1, x)),
 }
 for _name, _function in _UNARY.items():
     FUNCTIONS[_name] = FUNCTIONS[f"{_name}_"] = lambda use, x, function=_function: function(

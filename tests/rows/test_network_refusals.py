@@ -126,6 +126,9 @@ def endless(x: Any) -> Any:
         (lambda: tw.network(layer).of(x=(3, 8), w=UP), r"cannot be traced[^$]*x=\(3, 8\)"),
         (lambda: tw.network(layer).of(tw.Tensor("f32", 8), UP), "given by name"),
         (lambda: of(lambda x, w: x @ w["nope"], w=UP), "no weight 'nope'"),
+        (lambda: of(lambda x, w: x @ w.nope, w=UP), "no weight 'nope'"),
+        (lambda: of(lambda x: nn.expand(x[0], (tw.dim("q"), 8)) + x[0]), "no tensor has this size"),
+        (lambda: of(lambda x: nn.pad(x, ((1, -1), (0, 0)))), r"0 or more[^$]*x\[1:-1\]"),
         (lambda: of(lambda x, w: x @ w, w=UP), "a product is of two tensors"),
         (lambda: inner(X, UP), r"tensors of another network[^$]*tw\.compile\(inner\.of"),
         (lambda: inner(tw.Tensor("f32", 8)), "tensors of another network"),
@@ -160,6 +163,17 @@ RIGHT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "constants": (lambda x: nn.sum(nn.full((2, 3), 2) + 1) + x.sum() * 0, lambda x: [9, 9]),
     "constants turned": (lambda x: (x, (nn.full((2, 3), 2) + 1).T)[1] + 0 * x.sum(),
                          lambda x: np.full((3, 2), 3)),
+    "a broadcast axis, summed": (lambda x: nn.expand(x[..., None], (ROWS, 8, 5)).sum(-1) * x,
+                                 lambda x: 5 * x * x),
+    "broadcast columns": (lambda x: nn.softmax(nn.expand(x[:, :1], (ROWS, 5))) - x[:, 3:],
+                          lambda x: 0.2 - x[:, 3:]),
+    "broadcast rows": (lambda x: nn.expand(x[0], (ROWS, 8)) - nn.max(nn.expand(x[0], (ROWS, 8))),
+                       lambda x: x[:1] - x[:1].max() + 0 * x),
+    "broadcast rows, down": (lambda x: (nn.expand(x[0], (ROWS, 8)).sum(0) / nn.extent(ROWS),
+                                        nn.expand(x[:, :1], (ROWS, 5)).max(0))[0],
+                             lambda x: x[0]),
+    "a sum for each row, as integers": (lambda x: nn.sum(x * 4, keepdims=True).astype("s32"),
+                                        lambda x: np.rint(4 * x.sum(-1, keepdims=True))),
 }  # fmt: skip
 
 
@@ -169,6 +183,31 @@ def test_what_is_not_refused_is_right() -> None:
         np.testing.assert_allclose(net(X), right(X.astype(np.float64)), 1e-6, 1e-6, err_msg=name)
     (double,) = (of(lambda x: x * len(x), rows=3),)
     np.testing.assert_array_equal(tw.compile(double)(X), X * 3)
+
+
+def test_weights_have_any_name_and_no_other_attribute() -> None:
+    w = {name: np.ones(8, np.float32) for name in ("_found", "check_used", "keys")}
+    spec = of(lambda x, w: x + w._found * w.check_used * w.keys + getattr(w, "no", 0), w=w)
+    assert len(spec.weights) == 3
+    assert of(lambda x, w: x @ w.up if not hasattr(w, "no") else x, w=UP).weights
+
+
+def test_constants_of_f64() -> None:
+    x, double = np.random.default_rng(0).standard_normal((3, 8)), tw.Tensor("f64", (ROWS, 8))
+
+    def function(x: Any) -> Any:
+        padded = nn.pad(x, ((0, 0), (1, 0)), 0.1)
+        triangle = tw.where(nn.index(x, 1) <= nn.index(x, 0), x, 0)
+        return padded, triangle, x + nn.arange(8, "f64") * nn.full((8,), 0.3, "f64")
+
+    spec = tw.network(function).of(x=double)
+    names = {name: getattr(tw, name) for name in ("network", "Tensor", "dim", "nn", "where", "le")}
+    assert eval(repr(spec), names) == spec  # noqa: S307  our own repr
+    wanted = np.pad(x, ((0, 0), (1, 0)), constant_values=0.1), np.tril(x), x + np.arange(8) * 0.3
+    for got, right in zip(tw.compile(spec)(x), wanted, strict=True):
+        np.testing.assert_allclose(got, right, 1e-15, 1e-15)
+    with pytest.raises(tw.SpecError, match="makes f32 or f64"):
+        nn.arange(3, "bf16")
 
 
 def test_weights_are_iterated_by_name() -> None:

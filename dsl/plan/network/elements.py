@@ -151,6 +151,9 @@ class Elements:
             inputs[placed] = Input(f"in{number - 1}", placed.type, shape, strides)
             names.append(f"in{number - 1}_")
         expression = self._inner(inputs, (height, width), down=down)
+        for axis, size, each in ((-2, height, rows), (-1, width, cols)):
+            if each.steps[0] != 0:  # the target has an element for each row, or column
+                expression = _spread(expression, axis, size)
         step = rows.steps[0]
         line = cols.size if cols.steps[0] != 0 else ONE
         gaps = () if step in (0, line) else ((self.sizes.of(step), 1),)
@@ -176,7 +179,7 @@ class Elements:
             if id(node) in self.leaves:
                 return inputs[self.leaves[id(node)]]
             if isinstance(node, Full):
-                return Full(node.value, shape) if whole else node.number
+                return Full(node.value, shape, node.type) if whole else node.number
             return None
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
@@ -184,11 +187,7 @@ class Elements:
                 return Reduce(node.fn, axis, True, (_spread(args[0], axis, shape[axis]),))
             return node.of(node.shell, args)
 
-        found = rebuilt(self.node, leaf, changed)
-        for along, size in zip((-2, -1), shape, strict=True):
-            if not (isinstance(self.node, Reduce) and along == axis):
-                found = _spread(found, along, size)
-        return found
+        return rebuilt(self.node, leaf, changed)
 
     def _needs_shapes(self, sizes: Mapping[int, Size]) -> bool:
         """Return True if constants must have a shape: only they tell how much is reduced, or made.
@@ -216,5 +215,5 @@ def _spread(x: Expression, axis: int, size: Size) -> Expression:
     if size == 1 or (x.tensor is not None and x.tensor.shape[axis] != 1):
         return x
     shape: tuple[Size, Size] = (1, size) if axis == -1 else (size, 1)
-    found = x * Full(1.0, shape)
-    return found if x.tensor is None else cast(found, x.tensor.type)
+    type_ = "f32" if x.tensor is None else x.tensor.type
+    return cast(x * Full(1.0, shape, "f64" if type_ == "f64" else "f32"), type_)

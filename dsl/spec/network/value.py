@@ -240,7 +240,9 @@ class Network(Spec):
     @property
     def real(self) -> Literal["f32", "f64"]:
         """The type of arithmetic."""
-        return "f64" if any(each.type == "f64" for each in self.inputs) else "f32"
+        made = [each.tensor for each in self.results]
+        wide = any(each is not None and each.type == "f64" for each in (*self.inputs, *made))
+        return "f64" if wide else "f32"
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""

@@ -12,7 +12,7 @@ from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expressio
 from ..expression.shapes import grouped, said
 from ..expression.tensors import Count, Full, Join, Take, View, cast
 from ..sizes import Dim, Size, joined_size, terms_of, whole_number
-from ..types import is_integer
+from ..types import DTypeLike, TypeName, is_integer, type_name
 
 
 def given_shape(x: Any, fn: str) -> tuple[Size, ...]:
@@ -232,18 +232,22 @@ def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) ->
         len(pair) != 2 or any(side is None or side < 0 for side in pair) for pair in sides
     ):
         raise SpecError(
-            "nn.pad has (before, after) for each axis", got=widths, expected=f"{len(shape)} pairs"
+            "nn.pad has (before, after) for each axis",
+            got=widths,
+            expected=f"{len(shape)} pairs of ints, 0 or more",
+            hint="x[1:-1] removes elements",
         )
+    assert x.tensor is not None
     made: Expression = x
+    real = "f64" if x.tensor.type == "f64" else "f32"
     for axis, pair in enumerate(sides):
         if pair == [0, 0]:
             continue
         around = [
-            full((*given_shape(made, "nn.pad")[:axis], side or 0, *shape[axis + 1 :]), value)
+            full((*given_shape(made, "nn.pad")[:axis], side or 0, *shape[axis + 1 :]), value, real)
             for side in pair
         ]
-        if x.tensor is not None and x.tensor.type != "f64":
-            around = [cast(each, x.tensor.type) for each in around]
+        around = [cast(each, x.tensor.type) for each in around]
         made = concat([each for each in (around[0], made, around[1]) if _has(each, axis)], axis)
     return made
 
@@ -290,8 +294,8 @@ def take(table: Expression, rows: Expression) -> Expression:
 
 
 @spelled(SpecTypeError)
-def full(shape: Sequence[Size], value: float) -> Expression:
-    """Return a tensor of f32 whose elements are all one number.
+def full(shape: Sequence[Size], value: float, type: DTypeLike = "f32") -> Expression:
+    """Return a tensor whose elements are all one number.
 
     Parameters
     ----------
@@ -299,6 +303,8 @@ def full(shape: Sequence[Size], value: float) -> Expression:
         The shape.
     value : float
         The number.
+    type : str or numpy type
+        "f32", or "f64" for networks of f64.
 
     Returns
     -------
@@ -314,17 +320,19 @@ def full(shape: Sequence[Size], value: float) -> Expression:
     number = as_expression(value)
     if not isinstance(number, Number):
         raise SpecError("nn.full is of a number", got=value)
-    return Full(number.value, _sizes(_several((shape,)), "nn.full"))
+    return Full(number.value, _sizes(_several((shape,)), "nn.full"), _real(type, "nn.full"))
 
 
 @spelled(SpecTypeError)
-def arange(size: Size) -> Expression:
-    """Return the numbers 0, 1, 2 and so on in f32, exact up to 2**24.
+def arange(size: Size, type: DTypeLike = "f32") -> Expression:
+    """Return the numbers 0, 1, 2 and so on. In f32 they are exact up to 2**24.
 
     Parameters
     ----------
     size : int or Dim
         How many.
+    type : str or numpy type
+        "f32", or "f64" for networks of f64.
 
     Returns
     -------
@@ -337,7 +345,7 @@ def arange(size: Size) -> Expression:
     >>> tw.compile(add.of(x=tw.Tensor("f32", 3)))(np.float32([10, 20, 30]))
     array([10., 21., 32.], dtype=float32)
     """
-    return Count(*_sizes((size,), "nn.arange"))
+    return Count(*_sizes((size,), "nn.arange"), _real(type, "nn.arange"))
 
 
 @spelled(SpecTypeError)
@@ -354,7 +362,7 @@ def index(x: Expression, axis: int = -1) -> Expression:
     Returns
     -------
     Expression
-        A tensor of f32 with the axes of ``x``, all of size 1 but this one.
+        A tensor with the axes of ``x``, all of size 1 but this one. It is f32, or f64 if ``x`` is.
 
     Examples
     --------
@@ -364,7 +372,15 @@ def index(x: Expression, axis: int = -1) -> Expression:
     """
     shape = given_shape(x, "nn.index")
     at = _axis(axis, len(shape), x)
-    return reshape(arange(shape[at]), tuple(shape[i] if i == at else 1 for i in range(len(shape))))
+    places = arange(shape[at], "f64" if x.tensor is not None and x.tensor.type == "f64" else "f32")
+    return reshape(places, tuple(shape[i] if i == at else 1 for i in range(len(shape))))
+
+
+def _real(type_: DTypeLike, fn: str) -> TypeName:
+    found = type_name(type_)
+    if found not in ("f32", "f64"):
+        raise SpecError(f"{fn} makes f32 or f64", got=found, hint=f"{fn}(...).astype({found!r})")
+    return found
 
 
 def _sizes(given: Iterable[Any], fn: str) -> tuple[Size, ...]:

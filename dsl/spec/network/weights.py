@@ -38,7 +38,7 @@ class Weights:
         return key in self.__found
 
     def __getattr__(self, key: str) -> Weight:
-        if key.startswith("__") or key.startswith("_Weights__"):
+        if key.startswith(("__", "_Weights__")):
             raise AttributeError(key)
         if key not in self:
             raise self.__unknown(key, SpecAttributeError)
