@@ -167,8 +167,10 @@ RIGHT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
                                  lambda x: 5 * x * x),
     "broadcast columns": (lambda x: nn.softmax(nn.expand(x[:, :1], (ROWS, 5))) - x[:, 3:],
                           lambda x: 0.2 - x[:, 3:]),
-    "broadcast rows": (lambda x: nn.expand(x[0], (ROWS, 8)) - nn.max(nn.expand(x[0], (ROWS, 8))),
-                       lambda x: x[:1] - x[:1].max() + 0 * x),
+    "broadcast rows": (
+        lambda x: nn.expand(x[0], (ROWS, 8)) - nn.max(nn.expand(x[0], (ROWS, 8)), keepdims=True),
+        lambda x: x[:1] - x[:1].max() + 0 * x,
+    ),
     "broadcast rows, down": (lambda x: (nn.expand(x[0], (ROWS, 8)).sum(0) / nn.extent(ROWS),
                                         nn.expand(x[:, :1], (ROWS, 5)).max(0))[0],
                              lambda x: x[0]),
