@@ -227,4 +227,6 @@ def test_a_network_without_tensors_and_a_tensor_called_d() -> None:
     assert first.tolist() == [0, 1, 2] and second.tolist() == [[4], [4]]
     net = tw.compile(tw.network(lambda d: d + 1).of(d=tw.Tensor("f32", (ROWS, 8))))
     np.testing.assert_array_equal(net(d=X), X + 1)
+    counted = tw.compile(of(lambda x: x + nn.arange(8)))
+    assert "arange0" in counted.explain(rows=3) and "arange0" in str(counted.profile(rows=3))
     assert net.verify(cases=1).cases == 1
