@@ -154,6 +154,8 @@ RIGHT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "all, of numpy": (lambda x: NUMPY.sum(x) + 0, lambda x: x.sum()),
     "the mean of all": (lambda x: x.mean(), lambda x: x.mean()),
     "several axes": (lambda x: x.max((0, -1)), lambda x: x.max()),
+    "all, beside each": (lambda x: (x * x.sum(), x - abs(x - 3).sum(-1).max())[1] * x.sum(),
+                         lambda x: (x - abs(x - 3).sum(-1).max()) * x.sum()),
     "kept axes": (lambda x: x - NUMPY.mean(x, axis=(0, 1), keepdims=True), lambda x: x - x.mean()),
     "round": (lambda x: round(x * 0.5), lambda x: np.round(x * 0.5)),
     "an integer axis": (lambda x: x + x.shape[1] + x.ndim, lambda x: x + 10),
