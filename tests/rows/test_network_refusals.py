@@ -157,6 +157,8 @@ RIGHT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "all, beside each": (lambda x: (x * x.sum(), x - abs(x - 3).sum(-1).max())[1] * x.sum(),
                          lambda x: (x - abs(x - 3).sum(-1).max()) * x.sum()),
     "kept axes": (lambda x: x - NUMPY.mean(x, axis=(0, 1), keepdims=True), lambda x: x - x.mean()),
+    "a softmax of integers": (lambda x: nn.softmax(x.astype("u8")),
+                              lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
     "round": (lambda x: round(x * 0.5), lambda x: np.round(x * 0.5)),
     "an integer axis": (lambda x: x + x.shape[1] + x.ndim, lambda x: x + 10),
     "a bound argument": (functools.partial(lambda x, y: x * y, y=3), lambda x: x * 3),
