@@ -296,7 +296,7 @@ class Kernel(CallableKernel):
         Raises
         ------
         SpecError
-            No size has this name, or ``measure`` is True for no product or network with stages.
+            No size has this name.
         TargetError
             ``measure`` is True and the kernel is emulated.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from tilewright.errors import ArgumentTypeError, SpecError
 from tilewright.runtime.kernel import Kernel
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.transpose import Transpose
 
 
 class Arguments(NamedTuple):
@@ -61,7 +62,11 @@ class Arguments(NamedTuple):
 def _check(kernel: Kernel) -> None:
     if not isinstance(kernel.spec, Gemm):
         raise SpecError(
-            "an operator is made of a tw.Gemm", got=kernel.spec, hint="x.t().contiguous()"
+            "an operator is made of a tw.Gemm",
+            got=kernel.spec,
+            hint="x.t().contiguous()"
+            if isinstance(kernel.spec, Transpose)
+            else "tw.compile(spec)(x) takes arrays of numpy and tensors of PyTorch",
         )
     for parameter in kernel.signature.arrays:
         bytes_ = parameter.packed or parameter.is_bytes

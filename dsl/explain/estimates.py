@@ -13,13 +13,15 @@ from tilewright.plan.routine import routine_of
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured speed of a call on data in cache: its seconds, and the share of the peak.
+    """The measured speed of a call on data in cache.
 
-    A network has no share of the peak, and ``stages``: the seconds of each of its programs.
+    ``of_peak`` is a product's share of the peak. A routine that multiplies no matrices has
+    ``gb_per_s`` instead. A network that is cut into stages has the seconds of each of its programs.
     """
 
     seconds: float
     of_peak: float | None = None
+    gb_per_s: float | None = None
     stages: tuple[float, ...] = ()
 
 
@@ -28,23 +30,28 @@ def told(
 ) -> Iterator[tuple[str, ...]]:
     """Yield rows (title, text): the estimates for data in cache and in memory, the measurement.
 
-    Nothing is yielded if the cost model has no estimate.
+    The cost model has no estimate of some routines.
     """
     hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
-    if hot is None or cold is None:
-        return
-    yield "in cache", summary(hot)
-    yield "", f"cycles of computing: {_cycles(hot.work)}"
-    yield "", f"transfers at the same time: {_arriving(hot)}"
-    yield "in memory", summary(cold)
-    yield "", f"transfers at the same time: {_arriving(cold)}"
-    if measured is not None and measured.of_peak is not None:
-        cycles = hot.least / measured.of_peak
-        yield (
-            "measured",
-            f"{count_text(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
-            f"{time_text(measured.seconds)}; the estimate is {_differs(hot.cycles / cycles)}",
-        )
+    if hot is not None and cold is not None:
+        yield "in cache", summary(hot)
+        yield "", f"cycles of computing: {_cycles(hot.work)}"
+        yield "", f"transfers at the same time: {_arriving(hot)}"
+        yield "in memory", summary(cold)
+        yield "", f"transfers at the same time: {_arriving(cold)}"
+    if measured is not None and not measured.stages:
+        yield "measured", _speed(measured, hot)
+
+
+def _speed(measured: Measured, hot: Estimate | None) -> str:
+    if measured.of_peak is None or hot is None:
+        moved = "" if measured.gb_per_s is None else f", {measured.gb_per_s:.3g} GB/s"
+        return f"{time_text(measured.seconds)} in cache{moved}"
+    cycles = hot.least / measured.of_peak
+    return (
+        f"{count_text(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
+        f"{time_text(measured.seconds)}; the estimate is {_differs(hot.cycles / cycles)}"
+    )
 
 
 def estimated(plan: Decided, sizes: Mapping[str, int], *, cold: bool) -> Estimate | None:

@@ -84,7 +84,8 @@ def explain(
             (f"Time of each stage{given}", _aligned([*stages.times(facts, measured)])),
         ]
     if rows := [*estimates.told(plan, of_call, measured)]:
-        sections.append((f"Estimate of one call{_with(of_call)}", _aligned(rows)))
+        title = "Time" if rows[0][0] == "measured" else "Estimate"
+        sections.append((f"{title} of one call{_with(of_call)}", _aligned(rows)))
     unit, matrices = target.matrix, ""
     if unit is not None:
         matrices = f", {unit.most} of {unit.rows} rows of {unit.row_bytes} bytes"

@@ -137,7 +137,7 @@ class MoveTile(MoveAccess):
         for first in range(0, most, each):
             elements = []
             for k in range(first, first + each):
-                there = lines * div(depth + (most - 1 - k), most)  # none from the depth on
+                there = lines * div(depth + (most - 1 - k), most)  # no elements beyond the depth
                 if there == 0:
                     break
                 active = None if there == self.lanes else known(there)
@@ -368,8 +368,8 @@ class MoveTile(MoveAccess):
         if self.lanes == 1:
             return rows
         self.networks += 1
-        # The result must be a new register, because a loaded register may not be stored as it is. A
-        # single row is therefore passed twice, so that it is interleaved too.
+        # The result must be a new register: a register that was loaded may not be stored unchanged.
+        # A single row is therefore interleaved with itself.
         rows = rows if len(rows) > 1 else 2 * rows
         steps, turned = transpose(self.move.target, rows, self.lanes, f"t{self.networks}_")
         self.emitter.add(*prune(steps, turned[:count]))

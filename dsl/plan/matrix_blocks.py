@@ -32,7 +32,7 @@ NEAR_ROWS = 128
 #: size. 2048x2048x2048 takes 16.5 ms with these blocks and 34 ms without blocks.
 FAR_ROWS = 1024
 #: A block of the converted operand has ``LEAST`` to ``MOST`` lines, a multiple of ``LEAST``. If K
-#: is known only at the call, the lines of a block take ``ROW_BYTES`` bytes for each element of K.
+#: is known only at the call, a block has ``ROW_BYTES`` bytes for each element of K.
 #: For example with K = 4096, 2048x2048x2048 takes 23.6 ms with 64 lines, 19.6 ms with 128, and
 #: 17.3 ms with 256. 128x4096x4096 takes 9.3, 7.3 and 10.1 ms.
 ROW_BYTES, LEAST, MOST = 256, 128, 256
@@ -57,10 +57,10 @@ _ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """The roles of the two operands.
+    """Which operand is copied in rows, and which one is converted.
 
-    ``across`` is the operand that is copied in rows; its dimension of C is ``rows``. The other
-    operand is converted; its dimension of C is ``lines``.
+    ``across`` is the operand that is copied; its dimension of C is ``rows``. The other operand is
+    converted; its dimension of C is ``lines``.
     """
 
     product: Product

@@ -181,7 +181,7 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
         cycles.update(least)
     sizes = sorted(cycles, key=lambda size: cycles[size])
     if plan.staging.unpacks:
-        # The scales of a panel's columns must be in one block of the caller's B.
+        # A panel may not extend over two blocks of columns with different scales.
         narrow = [size for size in sizes if size[1] <= plan.nest.blocks[plan.problem.along]]
         sizes = [size for size in narrow if not _spans_blocks(plan.staging, size[1])] or sizes
         most = min(most, WAYS)

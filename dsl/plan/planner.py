@@ -116,9 +116,9 @@ def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
 
 
 def _few(target: Target, product: Product) -> float:
-    """Return how many rows of C vectors compute in the time of one block multiply-add.
+    """Return how many vector multiply-adds take as long as one block multiply-add.
 
-    The result is at least 1.
+    Each of them computes one row of C. The result is at least 1.
     """
     vector = target.of(product.accumulator)[0]
     core = target.core.at(vector.nbytes)
@@ -213,7 +213,8 @@ def _blocks(problem: Problem, loops: str, element: str) -> dict[str, int]:
     """
     schedule, caches = problem.schedule, problem.target.core.caches
     item, passing = ITEMSIZE[element], _passing(problem.target)
-    # For a block in L2, rows are half as long as for one in the last cache, and twice as many.
+    # A block that stays in L2 has half the K of one that stays in the last cache, and twice as many
+    # rows.
     rows = PANEL_ROWS if passing == caches[-1].size else 2 * PANEL_ROWS
     k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (rows * item))
     across, along = STACK_BYTES // (k * item), passing // (k * item)

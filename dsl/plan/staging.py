@@ -46,7 +46,7 @@ def by_panels(staging: Staging) -> bool:
     elements = value(sizes["k"] * sizes["n"])
     stays = elements is not None and elements * ITEMSIZE[product.along] <= CACHED_BYTES
     steps = staging.operands["a"].strides
-    # Otherwise A has K groups of a single row.
+    # If not, each K group of A has elements of a single row.
     rows = value(steps["k"]) == 1 and value(steps["m"]) != 1
     return stays and "a" in staging.sources and rows
 
@@ -288,7 +288,10 @@ def few_along_k(spec: Gemm, target: Target) -> int:
 
 
 def has_few_along_k(spec: Gemm, target: Target) -> bool:
-    """True if C has so few rows or columns that vectors along K beat converted blocks."""
+    """True if C has so few rows or columns that vectors along K are the fastest.
+
+    Otherwise it is faster to convert blocks of A and B, and to use vectors along C.
+    """
     return min(most_of(spec.m), most_of(spec.n)) <= few_along_k(spec, target)
 
 

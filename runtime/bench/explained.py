@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tilewright.errors import SpecError
 from tilewright.runtime.reference.arguments import Sampled
-from tilewright.spec.gemm import Gemm
 
 from .profile import Profile, Stamped, profile
 from .timing import bench, compare
@@ -85,12 +84,9 @@ def _facts(kernel: Explained, sizes: Mapping[str, int]) -> list[StageFacts]:
 def _measured(kernel: Explained, sizes: Mapping[str, int]) -> Measured:
     from tilewright.explain.estimates import Measured
 
-    if isinstance(kernel.spec, Gemm):
-        timing = bench(kernel, sizes=sizes)
-        return Measured(timing.median, timing.of_peak)
     if not _facts(kernel, sizes):
-        hint = "kernel.explain() without measure, and kernel.bench()"
-        raise SpecError("an estimate is of products", got=kernel.spec, hint=hint)
+        timing = bench(kernel, sizes=sizes)
+        return Measured(timing.median, timing.of_peak, timing.gb_per_s)
     found = profiled(kernel, _SECONDS, sizes)
     return Measured(found.seconds, stages=tuple(stage.seconds for stage in found))
 

@@ -63,6 +63,7 @@ class Runner:
         self, executable: Path, command_prefix: Sequence[str] = (), overread: int = 0
     ) -> None:
         self._process: Process | None = None
+        self._last: weakref.finalize[[], Runner] | None = None
         self.executable = Path(executable)
         self.command = (*command_prefix, str(executable))
         self.overread = overread
@@ -127,11 +128,10 @@ class Runner:
     def _start(self) -> Process:
         self._drop()
         self._process = Process(self.command)
+        # Not __del__: the collector of a cycle may have ended the process's files before it.
+        self._last = weakref.finalize(self, self._process.end)
         _pool.started(self)
         return self._process
-
-    def __del__(self) -> None:
-        self._drop()
 
     def close(self) -> None:
         """End the process. A later call starts a new one."""
@@ -139,16 +139,17 @@ class Runner:
             self._drop()
 
     def _drop(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+        if self._last is not None:
+            self._last()
+        self._process = self._last = None
 
     def _forget(self) -> None:
         """Give up the runner's process in a forked child, because it belongs to the parent."""
         self._lock = threading.Lock()
-        if self._process is not None:
+        if self._process is not None and self._last is not None:
+            self._last.detach()
             self._process.disown()
-            self._process = None
+        self._process = self._last = None
 
 
 class _Pool:

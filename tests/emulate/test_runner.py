@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ import pytest
 from tilewright.errors import TargetError
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.emulate import runner as emulator
+from tilewright.runtime.emulate.protocol import Process
 from tilewright.runtime.emulate.runner import (
     Alias,
     Runner,
@@ -314,6 +317,27 @@ def test_closing_and_forgetting_ends_the_process(programs: Make) -> None:
     del runner
     gc.collect()
     assert not alive(second)
+
+
+def test_a_runner_in_a_cycle_closes_its_files(
+    native: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector ends the oldest objects first: here the files of the process."""
+    started = [Process(native.command)]
+    gc.collect()
+    with monkeypatch.context() as patch:
+        patch.setattr(emulator, "Process", lambda command: started.pop())
+        runner: Any = Runner(native.executable)
+        axpy(runner)
+    runner.itself, pid = runner, pid_of(runner)
+    said: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda got: said.append(str(got.exc_value)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        del runner
+        gc.collect()
+    assert not alive(pid)
+    assert not said
 
 
 def test_few_run_at_the_same_time(native: Runner, monkeypatch: pytest.MonkeyPatch) -> None:

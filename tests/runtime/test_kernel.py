@@ -15,6 +15,7 @@ import pytest
 from support.processes import python
 
 import tilewright as tw
+from tilewright import nn
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.runtime.machine import host
 from tilewright.spec.gemm import Gemm
@@ -204,10 +205,17 @@ def test_sizes_that_the_call_cannot_have(
             ask(**sizes)
 
 
-def test_what_is_no_product_is_not_measured_beside_an_estimate() -> None:
-    flipped = tw.compile(Transpose(8, 8))
-    with pytest.raises(tw.SpecError, match="an estimate is of products"):
-        flipped.explain(measure=True)
+@pytest.mark.parametrize(
+    ("spec", "title"),
+    [
+        (Transpose(8, 8), "Time of one call"),
+        (tw.network(nn.softmax).of(x=tw.Tensor("f32", (4, 64))), "Estimate of one call"),
+    ],
+    ids=["transpose", "softmax"],
+)
+def test_what_is_no_product_is_measured_too(spec: tw.Spec, title: str) -> None:
+    section = tw.compile(spec).explain(measure=True).split(f"\n\n{title}\n")[1]
+    assert re.search(r"^  measured +[\d.]+ [nu]s in cache, [\d.]+ GB/s$", section, re.MULTILINE)
 
 
 # -- pickling -------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from tilewright.spec.expression.tensors import Cast, Extent, Input
 from tilewright.spec.network.value import slot
 from tilewright.symbolic import ONE, ZERO, size_expr
 
-#: The operations of several vectors interleave: of one vector for each this many registers of the
-#: target. If a vector is a group of registers, its operations have independent parts already.
+#: The operations of several vectors interleave. Their number is that of the target's registers,
+#: divided by this. If a vector is a group of registers, its operations have independent parts
+#: already.
 _SIDE_BY_SIDE = 3
 
 

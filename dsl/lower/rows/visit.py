@@ -44,7 +44,8 @@ class Visit:
         self.period = PARTIAL if each.reductions else self.step
         self.groups = self.period // self.step
         self.tail = mod(plan.cols, self.period)
-        # Without columns no trip fills registers: the partial results are those of the buffer.
+        # If there are no columns, no trip of the loop fills the registers. The partial results are
+        # then those of the buffer.
         part = self.groups > 1 or self.tail != 0 or plan.cols == 0
         self.buffered = bool(each.reductions) and part
         self.ahead = plan.far if plan.prefetching == number else ()

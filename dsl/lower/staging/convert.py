@@ -46,7 +46,7 @@ class ConversionNest(MoveNest):
     shared: bool = False
 
     def moves(self) -> Iterator[NestNode]:
-        """Yield the loops and calls that convert the matrix, and its groups of zeros."""
+        """Yield the loops and calls that convert the matrix and write zeros to its padding."""
         move = self.move
         if move.made.along:
             in_lines = value(move.source.depth_step) == 1

@@ -134,7 +134,7 @@ def _across(tile: Tile, band: int) -> MatrixRegister:
 
 
 def _slot(tile: Tile, side: Side, index: int, count: int) -> int:
-    """Return the number of the register for matrix ``index`` of ``count`` on one side.
+    """Return the number of the register for matrix ``index`` of an operand, which has ``count``.
 
     Each matrix of the held side has its own register. The other side's matrices share the remaining
     registers. Its last matrix may have fewer rows or columns, so it has its own register.

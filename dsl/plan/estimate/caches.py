@@ -332,5 +332,8 @@ def _pieces(nest: Nest, times: float) -> Iterator[tuple[float, Piece]]:
 
 
 def gone(distance: float, size: float) -> float:
-    """Return the share of data that a cache of ``size`` loses while ``distance`` is used."""
+    """Return the share of data that a cache loses while a program uses other data.
+
+    The cache has ``size`` bytes, and ``distance`` is the number of bytes of the other data.
+    """
     return min(1.0, max(0.0, (distance / size - _KEPT) / (_GONE - _KEPT)))

@@ -557,7 +557,10 @@ class _Walk:
         return tile_work(plan.staging, tile, request, self._begins(tile, extents), across, waits)
 
     def _begins(self, tile: RegisterTile, extents: Mapping[str, int]) -> int:
-        """Return a number that divides the addresses of a tile's vectors; 0 if all are aligned."""
+        """Return the greatest known divisor of the addresses of a tile's vectors.
+
+        The result is 0 if all vectors are aligned.
+        """
         plan, d = self.plan, self.plan.problem.along
         along = self.here.along
         beside = extents[d] < self.extents[d] and not (plan.problem.dot or along.packed)

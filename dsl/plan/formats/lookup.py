@@ -173,7 +173,7 @@ def _is_in(text: str | None, packing: Pack, target: Target) -> bool:
     try:
         form = format_of(packing, target)
     except SpecError:
-        return False  # the target reads an A for such a B only in place
+        return False  # the target reads this A only in place: it has no packed format
     return _fits(text, form, packing.k, packing.n)
 
 

@@ -188,7 +188,7 @@ class QuantizedFormat:
 
 @dataclass(frozen=True, slots=True)
 class NumbersFormat(QuantizedFormat):
-    """A panel of ``nb`` columns with unpacked numbers of type ``stored``."""
+    """A panel of ``nb`` columns; each element has bytes of its own, of type ``stored``."""
 
     @property
     def fields(self) -> int:

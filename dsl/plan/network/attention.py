@@ -25,7 +25,7 @@ from .step import Step
 MOST = 64
 #: Rows of a block at least: each block reads all keys and values once.
 LEAST = 16
-#: Blocks of all matrices for each thread, at least.
+#: The blocks of all matrices are at least this many times as many as the threads.
 _EACH = 2
 
 
@@ -62,7 +62,10 @@ def attentions(
 
 
 def _second(first: Product, users: Mapping[int, Sequence[Expression]]) -> Product | None:
-    """Return the product that contracts a row program of the product ``first``."""
+    """Return the second product of an attention, None if there is none.
+
+    Its left operand is a row program, such as a softmax, of the product ``first``.
+    """
     stack: list[Expression] = [first]
     seen, reduced, found = {id(first)}, False, list[Product]()
     while stack:

@@ -24,7 +24,8 @@ from .blocks import for_threads, in_blocks, tile_rows, users_of
 from .joined import Joined
 from .step import Opening, Step
 
-#: Returns the stages of a network, given how those that compute some of their rows are opened.
+#: A function that cuts a network into stages. For each stage that computes one block of rows at a
+#: time, it is given the loop over these blocks.
 Cut = Callable[[Mapping[int, Opening]], Sequence[Step]]
 #: Rows that a network is assumed to have if their number is known only at the call.
 TYPICAL = 256

@@ -81,7 +81,10 @@ class Elements:
         return Axis(ONE, (ZERO,) * len(self.values))
 
     def _by_rows(self, axes: list[Axis]) -> list[Axis]:
-        """Return the loops around rows, then that over rows, and the last axis as columns."""
+        """Return the loops in order: those around the rows, the rows, and the columns.
+
+        The columns are the last axis.
+        """
         *lead, cols = axes
         if self.opening is not Opening.STACK or not lead:
             return [*(merged(lead) or [self._none()]), cols]

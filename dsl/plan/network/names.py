@@ -47,7 +47,7 @@ class Namer:
         return found
 
     def inside(self, number: int, node: Expression) -> str:
-        """Return the name of a function that a stage computes before its last node."""
+        """Return the name of a function of elements that a stage computes before its last node."""
         if (number, 0) not in self.made:
             return self.named(number, node)
         return self.made[number, 0]

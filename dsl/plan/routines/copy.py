@@ -107,7 +107,7 @@ class Layout:
         return inside + line * self.line_step
 
     def place(self, line: Expr, depth: Expr) -> Argument:
-        """Return the argument of a call for the element at ``line`` and ``depth``."""
+        """Return the pointer to the element at ``line`` and ``depth``, as a call passes it."""
         at = self.at(line, depth)
         if self.first is None:
             return Argument(self.name, at)

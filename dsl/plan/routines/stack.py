@@ -159,7 +159,10 @@ def _stack(
 
 
 def _operand(spec: Gemm, name: str, each: Plan | ByRows | None) -> Operand:
-    """Return operand ``name`` as the caller gives it, packed or not; B2 has the layout of B."""
+    """Return operand ``name`` as the caller gives it, packed or not.
+
+    B2, the B of a second product, has the layout of B.
+    """
     packed = isinstance(getattr(spec, name), Packed)
     return each.nests[0].staging.operands[name[0]] if each and packed else operand_of(spec, name)
 

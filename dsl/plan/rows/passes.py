@@ -178,7 +178,7 @@ class _Cutter:
         self.held: list[int] = []
         for result in self.results:
             if self._varies(result):
-                self.needed[id(result)].add(self.last)  # it may be in the memory of an input
+                self.needed[id(result)].add(self.last)  # may overwrite an input
         for node in reversed(self.nodes):
             if self._reduces(node):
                 assert isinstance(node, Reduce)

@@ -158,7 +158,7 @@ class _Cutting:
                 tile = dict(zip("mn", plan.nest.panel_tile, strict=True))
                 return self._over_equal(letter, tile[letter.lower()], rest, block)
             return self._over_blocks(letter, rest, block, names)
-        # This is the last loop over its dimension, which belongs to the grid of tiles.
+        # The last loop over a dimension is a loop over register tiles.
         return self.cut(rest, block, names)
 
     def _cuts(self, letters: str) -> bool:

@@ -64,7 +64,7 @@ def _rates(core: Core, vector: Vector, op: MulAdd, latency: int) -> Rates:
     speed, between = core.speed(op.mnemonic), core.between(op.mnemonic, op.instructions)
     waits = (latency or core.fma_latency) if speed is None else speed.latency
     started = core.fma_units if speed is None else 1 / speed.cycles
-    chains = max(1, ceil(waits * started - 0.01))  # below 1 % is noise
+    chains = max(1, ceil(waits * started - 0.01))  # 6.01 is 6
     return Rates(core, between, waits, chains, scalars)
 
 

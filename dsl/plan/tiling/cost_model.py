@@ -437,9 +437,10 @@ def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) 
 
 #: Two estimates count as equal if the larger is at most this many times the smaller.
 ALIKE = 1.003
-#: In some of the target's states another thread keeps the core busy. A tile that suffers less from
-#: this is preferred if it takes at most ``CLOSE`` times the cycles of the fastest tile, and its
-#: mean over the states is at most ``GAIN`` times that of the fastest tile.
+#: A target has states of a core: alone, or beside another thread that keeps it busy. A tile that
+#: suffers less from the other thread is preferred to the fastest tile if it takes at most ``CLOSE``
+#: times the cycles of the fastest tile alone, and if its mean over all states is at most ``GAIN``
+#: times that of the fastest tile.
 CLOSE, GAIN = 1.05, 0.97
 #: In each trip, the K loop itself has this number of instructions. These are two pointer updates
 #: and a comparison with a branch.

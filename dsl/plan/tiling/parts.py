@@ -130,8 +130,10 @@ def whole_and_rest(total: Expr, most: int) -> Iterator[Part]:
 
 
 def across_parts(unit: MulAdd | None, total: Expr, most: int, by: int = 2) -> Iterator[Part]:
-    """Yield parts across a size known only at the call; a matrix register holds any remainder of
-    rows.
+    """Yield the parts of a size known only at the call, in the dimension across the vectors.
+
+    Without a matrix unit, each remainder has tiles of its own. A matrix register can have any
+    number of rows up to its size, so one tile computes all remainders.
     """
     if unit is None:
         yield from cut(total, most, tail=False, by=by)

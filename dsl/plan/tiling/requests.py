@@ -322,7 +322,7 @@ def _stride(here: Staging) -> int:
     """Return the bytes from the vectors of one K step to those of the next; 0 if unknown."""
     along = here.along
     if here.product.block:
-        # A K step of a quantized B has whole rows of bytes, which count as aligned.
+        # The rows of a quantized B in a K step have whole bytes. They count as aligned.
         return 0
     step = value(along.strides["k"]) if not here.problem.dot else None
     return (step or 0) * here.product.depth * ITEMSIZE[along.type]

@@ -219,7 +219,7 @@ class Sets:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """The cheapest legal tile of a size, its cycles, and the next best number of sets, if any.
+    """The cheapest legal tile of a size, its cycles, and the next best sets of accumulators.
 
     ``free`` is the number of registers that a tile may use.
     """

@@ -479,7 +479,8 @@ def _laned(one: TileShape, form: str, request: TileRequest) -> Iterator[Way]:
     if lane and vector.lanes > 1:
         group = (lane.lanes or vector.lanes) if form == "lane_k" else 1
         shape = replace(one, form=form, group=group, op=lane, instructions=lane.instructions)
-        # Elements across are loaded as whole vectors if there is padding, or if they are repeated.
+        # Elements across are loaded as whole vectors if padding follows them, or if a vector
+        # repeats the same few elements.
         whole = request.padded or lane.lanes > 0
         yield Way(shape, "along", "whole" if form == "lane_s" and whole else "any")
 

@@ -54,13 +54,13 @@ class Folding:
         return frozenset[Weight]().union(*(self._weights[id(arg)] for arg in node.args))
 
     def _replaced(self, user: Composed, arg: Expression, made: dict[int, Expression]) -> Expression:
-        """Return an argument of a node that is not constant, with a weight for a constant."""
+        """Return an argument of ``user``. If the argument is constant, return a weight for it."""
         if not self._weights.get(id(arg)):
             return made[id(arg)]
         if (kind := _packed_for(user, arg)) and isinstance(arg, Composed):
             return self._weight(arg, kind)
         views: list[View] = []
-        while isinstance(arg, View) and arg.fn != "transpose":  # strides, without a copy
+        while isinstance(arg, View) and arg.fn != "transpose":  # a view needs no copy
             views.append(arg)
             arg = arg.args[0]
         if isinstance(arg, Composed) and self._is_small(arg):
@@ -94,7 +94,7 @@ class Folding:
 
 
 def _packed_for(user: Composed, arg: Expression) -> str:
-    """Return the type of x if ``user`` is a product that packs ``arg``, else ""."""
+    """Return the type of the left operand if ``user`` is a product that packs ``arg``, else ""."""
     if not isinstance(user, Product) or user.args[1] is not arg or user.args[0] is arg:
         return ""
     x, w = user.args[0].tensor, arg.tensor

@@ -151,7 +151,7 @@ class NetworkFunction:
                 expected="strides (step, 1)",
                 hint="a function that returns the transposed result, and kernel(..., out=array.T)",
             )
-        return tensor.strides if len(tensor.shape) == 2 else None  # others have no gaps
+        return tensor.strides if len(tensor.shape) == 2 else None  # other tensors have no gaps
 
     def _passed(self, name: str, value: Any) -> Any:
         """Return what the function gets for an argument."""

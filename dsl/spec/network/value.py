@@ -249,7 +249,7 @@ class Network(Spec):
         return tuple((slot_of(name), dim) for name, dim in dict(self._sizes()).items())
 
     def check_told(self) -> None:
-        """Raise SpecError if a size of the call is that of no input."""
+        """Raise SpecError if no input has one of the sizes that are known only at the call."""
         told = {
             size.name for each in self.inputs for size in (*each.shape, *(each.strides or ()))
             if isinstance(size, Dim)
@@ -370,7 +370,7 @@ def _is_long(node: Expression) -> bool:
 def _check_weights(network: Network) -> None:
     """Raise SpecError if a weight is packed and read as it is, or if two arrays have one name."""
     if network.folded is not network:
-        return  # that one was checked when it was made
+        return  # the folded network is checked when it is made
     packed = set(network.packed)
     for node in _distinct(network.results):
         args = node.args if isinstance(node, Composed) else ()
