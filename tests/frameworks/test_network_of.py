@@ -58,7 +58,8 @@ def layers(m: Any, x: Any) -> Any:
     f = nn.functional
     shrunk = f.hardshrink(x, 0.3) + f.softshrink(x, 0.2) + f.threshold(x, 0.1, 2.0)
     return (
-        written * x.shape[0], x.float()[:, 0], x @ seen, m.prelu(x[:, :, None].expand(-1, 6, 6)), x[0] * m.p,
+        written * x.shape[0], x.float()[:, 0], x @ seen, x[0] * m.p,
+        m.prelu(x[:, :, None].expand(-1, 6, 6)),
         f.softplus(x, 2.0, 0.5) + f.logsigmoid(x) + f.selu(x) + f.celu(x, 0.7), shrunk, f.glu(x),
         torch.stack([x, -x], 1), x.var(-1), x.std(1, unbiased=False), x.logsumexp(1), x.max(1)[0],
         torch.addmm(m.one, x, seen.T, beta=0.5, alpha=2.0), torch.mv(x, m.v), m.norm(x[..., None]),

@@ -239,7 +239,7 @@ def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) ->
         )
     assert x.tensor is not None
     made: Expression = x
-    real = "f64" if x.tensor.type == "f64" else "f32"
+    real: TypeName = "f64" if x.tensor.type == "f64" else "f32"
     for axis, pair in enumerate(sides):
         if pair == [0, 0]:
             continue
@@ -345,7 +345,8 @@ def arange(size: Size, type: DTypeLike = "f32") -> Expression:
     >>> tw.compile(add.of(x=tw.Tensor("f32", 3)))(np.float32([10, 20, 30]))
     array([10., 21., 32.], dtype=float32)
     """
-    return Count(*_sizes((size,), "nn.arange"), _real(type, "nn.arange"))
+    (length,) = _sizes((size,), "nn.arange")
+    return Count(length, _real(type, "nn.arange"))
 
 
 @spelled(SpecTypeError)
