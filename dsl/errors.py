@@ -171,7 +171,7 @@ class SpecTypeError(SpecError, TypeError):
 
 
 class SpecAttributeError(SpecError, AttributeError):
-    """A SpecError that is also an AttributeError: an expression has no such attribute."""
+    """A SpecError that is also an AttributeError: an expression or weights have none such."""
 
 
 class ScheduleError(TilewrightError):

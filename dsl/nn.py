@@ -1,7 +1,7 @@
 """Functions of tensors for networks: layers, attention, softmax, norms, reductions, joins, views.
 
 Each function returns an expression. Reductions are computed in f32, or in f64 for tensors of f64.
-Functions that keep a tensor's shape also keep its type.
+Functions that keep a tensor's shape also keep its type, but norms and softmax of integers are f32.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def softmax(x: Expression, axis: int = -1) -> Expression:
     Returns
     -------
     Expression
-        A tensor of the shape and type of ``x``.
+        A tensor of the shape and type of ``x``, or of f32 for integers.
 
     Examples
     --------
@@ -222,7 +222,7 @@ def log_softmax(x: Expression, axis: int = -1) -> Expression:
     Returns
     -------
     Expression
-        A tensor of the shape and type of ``x``.
+        A tensor of the shape and type of ``x``, or of f32 for integers.
 
     Examples
     --------
@@ -257,7 +257,7 @@ def layer_norm(
     Returns
     -------
     Expression
-        A tensor of the shape and type of ``x``.
+        A tensor of the shape and type of ``x``, or of f32 for integers.
 
     Examples
     --------
@@ -289,7 +289,7 @@ def rms_norm(x: Expression, weight: Expression | None = None, eps: float = 1e-6)
     Returns
     -------
     Expression
-        A tensor of the shape and type of ``x``.
+        A tensor of the shape and type of ``x``, or of f32 for integers.
 
     Examples
     --------
@@ -580,6 +580,6 @@ def _is_low(x: Expression) -> bool:
 
 
 def _as(found: Expression, x: Expression) -> Expression:
-    """Return ``found`` as the type of ``x``."""
+    """Return ``found`` as the type of ``x``, and as it is if ``x`` has integers."""
     assert x.tensor is not None
-    return cast(found, x.tensor.type)
+    return found if is_integer(x.tensor.type) else cast(found, x.tensor.type)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -175,7 +176,7 @@ def harness(
 
     Parameters
     ----------
-    spec : Gemm, Transpose, Copy, Pack or PackQuantized
+    spec : Gemm, Network, Transpose, Copy, Pack or PackQuantized
         The computation.
     schedule : Schedule, optional
         How it is computed. Default: the cost model chooses.
@@ -286,8 +287,8 @@ def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) 
 
 def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
     """Return about how many elements an operand's memory has, gaps between rows included."""
-    if len(p.shape) == 1:
-        return value_of(p.shape[0], sizes)
+    if p.kind in ("vector", "tensor"):
+        return prod(value_of(size, sizes) for size in p.shape)
     one = extent(p, sizes)
     if p.packed:
         return one * matrices_in(p, sizes)
@@ -380,7 +381,7 @@ def output_of(
     whole = np.atleast_2d(_along_lines(array, columns))
     each, line = whole.shape[-2:]
     leading = whole.strides[-2] // whole.itemsize if each > 1 else line
-    stride = whole.strides[0] // whole.itemsize if whole.ndim > 2 else 0
+    stride = whole.strides[-3] // whole.itemsize if whole.ndim > 2 else 0
     limits = [_in_lines(part, array.shape, columns) for part in right.limits()]
     low, high, nan = limits if at is None else (part[list(at)] for part in limits)
     least = Block(f"{name}_low", "f64", _within(low, np.inf) or [0])

@@ -54,7 +54,8 @@ def _facts(
     if block is not None:
         private = frozenset(map(str, block.private))
         runs = evaluate(times(block), {**sizes, COUNT.name: evaluate(block.count, sizes)})
-    known = dict(sizes) | {slot: evaluate(expr, sizes) for slot, expr in one_block(step).items()}
+    first = {**sizes, **{loop.counter: 0 for loop in step.loops}}  # a size may be a counter
+    known = dict(sizes) | {slot: evaluate(expr, first) for slot, expr in one_block(step).items()}
     each, every = _arrays_of(step, known, runs)
     every = {name: min(size, arrays.get(name, size)) for name, size in every.items()}
     held = every if block is None else each

@@ -27,12 +27,13 @@ def _arg(node: Node) -> Result:
     x, shape = node.tensor(0), node.value(0).shape
     axis = node.axis(of=len(shape))
     kept = bool(node.attribute("keepdims", 1))
-    best = (nn.max if node.operator == "ArgMax" else nn.min)(x, axis=axis, keepdims=True)
+    reduced, beyond = (nn.max, lt) if node.operator == "ArgMax" else (nn.min, gt)
+    worse = beyond(x, reduced(x, axis=axis, keepdims=True))  # nothing is worse than NaN
     place = nn.index(x, axis)
     if node.attribute("select_last_index", 0):
-        found = nn.max(where(eq(x, best), place, -1), axis=axis, keepdims=kept)
+        found = nn.max(where(worse, -1, place), axis=axis, keepdims=kept)
     else:
-        found = nn.min(where(eq(x, best), place, 2**24), axis=axis, keepdims=kept)
+        found = nn.min(where(worse, 2**24, place), axis=axis, keepdims=kept)
     return node.result(found, "s32")
 
 

@@ -277,11 +277,15 @@ def _pad(node: Node) -> Result:
     value = float(node.constant(2, "a value").reshape(())) if node.given(2) else 0.0
     axes = node.constants(3, "axes") if node.given(3) else range(count)
     assert axes is not None
-    sides = [(0, 0)] * count
+    sides, kept = [(0, 0)] * count, [slice(None)] * count
     for number, axis in enumerate(axes):
-        pair = widths[number], widths[number + len(axes)]
-        sides[node.counted(axis, count)] = pair
-    return node.result(nn.pad(cast(node.tensor(0), "f32"), sides, value), node.type)
+        before, after = widths[number], widths[number + len(axes)]
+        at = node.counted(axis, count)
+        sides[at] = max(before, 0), max(after, 0)
+        if min(before, after) < 0:  # negative widths remove elements
+            kept[at] = slice(max(-before, 0), min(after, 0) or None)
+    x = cast(node.tensor(0), "f32")[tuple(kept)]
+    return node.result(nn.pad(x, sides, value), node.type)
 
 
 @operator("DepthToSpace", "SpaceToDepth")

@@ -15,9 +15,14 @@ from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.tensor import Tensor
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import TypeName
 
-from .aten import Known, Truth, Use, called, tensors_of
+from .aten import called, computed
+from .elements import Known, Truth, Use, tensors_of
 from .packed import INPUT_TYPES
+
+#: Types of the numbers of rows, for embeddings.
+INDEX_TYPES: dict[Any, TypeName] = {torch.int64: "s64", torch.int32: "s32"}
 
 
 @spelled(ArgumentTypeError)
@@ -76,7 +81,8 @@ def network_of(
                 "an example is a tensor, or a tuple of tensors", got=type(each).__name__
             )
     wanted = [tuple(each.shape) for each in given] if shapes is None else _shapes(shapes, given)
-    exported = _exported(module, given, wanted)
+    apart = tuple(each.detach().clone() for each in given)  # one tensor twice would be one input
+    exported = _exported(module, apart, wanted)
     return _Import(exported, wanted).model()
 
 
@@ -114,14 +120,17 @@ def _exported(
         }
         for shape in shapes
     )
-    kinds = [each.kind for each in inspect.signature(module.forward).parameters.values()]
-    several: tuple[Any, ...] = free
-    if inspect.Parameter.VAR_POSITIONAL in kinds:
-        fixed = kinds.index(inspect.Parameter.VAR_POSITIONAL)
-        several = (*free[:fixed], free[fixed:])
     try:
+        kinds = [each.kind for each in inspect.signature(module.forward).parameters.values()]
+        several: tuple[Any, ...] = free
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            fixed = kinds.index(inspect.Parameter.VAR_POSITIONAL)
+            several = (*free[:fixed], free[fixed:])
         with torch.no_grad():
-            return torch.export.export(module, given, dynamic_shapes=several if made else None)
+            found = torch.export.export(module, given, dynamic_shapes=several if made else None)
+            if any(map(_writes, found.graph.nodes)):  # into views too: values in place of writes
+                found = found.run_decompositions({})
+            return found
     except TilewrightError:
         raise
     except Exception as error:  # torch.export raises errors of many classes
@@ -137,6 +146,11 @@ def _exported(
         ) from error
 
 
+def _writes(node: torch.fx.Node) -> bool:
+    """Return True if a node writes into a tensor that it is given."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 class _Import:
     """The import of one exported program."""
 
@@ -149,12 +163,19 @@ class _Import:
     def model(self) -> Model:
         """Return the network and its weights."""
         signature = self.exported.graph_signature
-        if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        if signature.buffers_to_mutate:
             raise SpecError(
-                "the module changes its state, or an input",
-                got=", ".join([*signature.buffers_to_mutate, *signature.user_inputs_to_mutate]),
+                "networks are not trained: the module changes its buffers",
+                got=", ".join(signature.buffers_to_mutate.values()),
                 expected="a module in evaluation mode",
                 hint="module.eval()",
+            )
+        if signature.user_inputs_to_mutate:
+            raise SpecError(
+                "the module writes into an input",
+                got=", ".join(signature.user_inputs_to_mutate.values()),
+                expected="a module that returns what it computes",
+                hint="x = x.clone() before it",
             )
         held = self._held(signature)
         for node in self.exported.graph.nodes:
@@ -185,18 +206,27 @@ class _Import:
             **signature.inputs_to_lifted_tensor_constants,
         }
         tensors = {**self.exported.constants, **self.exported.state_dict}
-        return {name: Known(tensors[place].detach(), place) for name, place in places.items()}
+        return {
+            name: self._known(place, tensors[place], signature) for name, place in places.items()
+        }
+
+    def _known(self, place: str, tensor: torch.Tensor, signature: Any) -> Known:
+        """Return a parameter, a buffer or a constant. Floating-point buffers stay weights."""
+        constant = place in signature.inputs_to_lifted_tensor_constants.values()
+        fixed = constant or not tensor.is_floating_point()
+        return Known(tensor.detach(), place, fixed)
 
     def _input(self, node: Any) -> Input:
         tensor = node.meta["val"]
-        if tensor.dtype not in INPUT_TYPES:
+        types = {**INPUT_TYPES, **INDEX_TYPES}
+        if tensor.dtype not in types:
             raise SpecError(
                 f"the input {node.name} has a type that networks do not compute with",
                 got=tensor.dtype,
-                expected=", ".join(map(str, INPUT_TYPES)),
+                expected=", ".join(map(str, types)),
                 hint="module.float()" if tensor.dtype == torch.float64 else None,
             )
-        type_ = INPUT_TYPES[tensor.dtype]
+        type_ = types[tensor.dtype]
         declared = Tensor(type_, self.shapes[len(self.inputs)])
         found = Input(self.names.give(node.name), type_, declared.shape)
         self.inputs.append(found)
@@ -204,6 +234,8 @@ class _Import:
 
     def _called(self, node: Any) -> Any:
         given = self._read(node.args), self._read(dict(node.kwargs))
+        if (found := computed(node.target, node.name, *given)) is not None:
+            return found
         place = f"{node.name!r} ({node.target})"
         types = [each.dtype for each in tensors_of(node.meta.get("val"))]
         return called(str(node.target), Use(place, _source(node), self.constants), *given, types)

@@ -50,7 +50,43 @@ def test_the_example_runs() -> None:
     assert runner.run(example).failed == 0
 
 
+def layers(m: Any, x: Any) -> Any:
+    """Functions whose arguments, shapes or writes are easily misread. ``x`` is (rows, 6)."""
+    written = x + m.one
+    written.view(-1).relu_()  # into a view: the tensor changes too
+    seen = (torch.tril(torch.ones(6, 6)) * torch.tensor([1.0, 2, 3, 4, 5, 6])).to(x.dtype)
+    f = nn.functional
+    shrunk = f.hardshrink(x, 0.3) + f.softshrink(x, 0.2) + f.threshold(x, 0.1, 2.0)
+    return (
+        written * x.shape[0], x.float()[:, 0], x @ seen, x[0] * m.p,
+        m.prelu(x[:, :, None].expand(-1, 6, 6)),
+        f.softplus(x, 2.0, 0.5) + f.logsigmoid(x) + f.selu(x) + f.celu(x, 0.7), shrunk, f.glu(x),
+        torch.stack([x, -x], 1), x.var(-1), x.std(1, unbiased=False), x.logsumexp(1), x.max(1)[0],
+        torch.addmm(m.one, x, seen.T, beta=0.5, alpha=2.0), torch.mv(x, m.v), m.norm(x[..., None]),
+        torch.cat([m.one[None].expand(x.shape[0], 1), x], 1), x.narrow(1, 2, 3).clip(-0.1),
+    )  # fmt: skip
+
+
+def tokens(m: Any, i: Any) -> Any:
+    return m.table(i) + m.places(torch.arange(5)) + m.kind(torch.zeros(5, dtype=torch.int64))
+
+
 MODULES: dict[str, tuple[Any, Any]] = {
+    "layers": (
+        lambda: Function(
+            layers,
+            one=nn.Parameter(torch.ones(1) / 4),
+            p=nn.Parameter(torch.ones(1, 1) / 3),
+            v=nn.Parameter(torch.randn(6)),
+            prelu=nn.PReLU(6),
+            norm=nn.BatchNorm1d(6),
+        ),
+        [(ROWS, 6)],
+    ),
+    "any batch": (
+        lambda: nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True),
+        [(ROWS, 5, 16)],
+    ),
     "mlp": (mlp, [(ROWS, 7)]),
     "elements": (lambda: Function(elements), [(ROWS, 6)]),
     "shapes": (lambda: Function(shapes), [(ROWS, 12)]),
@@ -95,6 +131,19 @@ def test_results_are_near_those_of_the_module(name: str) -> None:
         for one, other in zip(*both, strict=True):
             assert isinstance(one, torch.Tensor)
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=3e-6)
+
+
+def test_rows_of_tables_and_one_tensor_twice() -> None:
+    module = Function(
+        tokens, table=nn.Embedding(9, 4), places=nn.Embedding(7, 4), kind=nn.Embedding(2, 4)
+    )
+    index = torch.tensor([[1, 8, 0, 1, 3], [2, 2, 2, 2, 2]])
+    network, weights = tt.network_of(module, index)
+    net = tw.compile(network)
+    assert torch.equal(net(index, net.pack(weights)), module(index))
+    x = torch.randn(2, 3)
+    network, _ = tt.network_of(Function(lambda m, x, y: x - 2 * y), (x, x))
+    assert [each.name for each in network.inputs] == ["tensors_0", "tensors_1"]
 
 
 def gated() -> nn.Module:
@@ -163,6 +212,9 @@ def test_weights_are_copies_under_the_names_of_the_module() -> None:
         (lambda: nn.BatchNorm1d(3).train(), (2, 3), None, "networks are not trained"),
         (lambda: Function(lambda m, x: torch.ones(3)), (2, 3), None, ""),
         (lambda: Function(lambda m, x: x > 0), (2, 3), None, "a tensor of booleans"),
+        (lambda: Function(lambda m, x: x.add_(1)), (2, 3), None, "writes into an input"),
+        (lambda: Function(lambda m, x: x + torch.rand(3)), (2, 3), None, "not imported"),
+        (lambda: torch.jit.trace(nn.ReLU(), torch.ones(2)), (2, 3), [(ROWS, 3)], "torch.export"),
         (lambda: Function(lambda m, x: (x > 0) + (x < 1)), (2, 3), None, "are not added"),
     ],
 )  # fmt: skip

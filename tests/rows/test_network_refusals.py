@@ -129,6 +129,9 @@ def endless(x: Any) -> Any:
         (lambda: tw.network(layer).of(x=(3, 8), w=UP), r"cannot be traced[^$]*x=\(3, 8\)"),
         (lambda: tw.network(layer).of(tw.Tensor("f32", 8), UP), "given by name"),
         (lambda: of(lambda x, w: x @ w["nope"], w=UP), "no weight 'nope'"),
+        (lambda: of(lambda x, w: x @ w.nope, w=UP), "no weight 'nope'"),
+        (lambda: of(lambda x: nn.expand(x[0], (tw.dim("q"), 8)) + x[0]), "no tensor has this size"),
+        (lambda: of(lambda x: nn.pad(x, ((1, -1), (0, 0)))), r"0 or more[^$]*x\[1:-1\]"),
         (lambda: of(lambda x, w: x @ w, w=UP), "a product is of two tensors"),
         (lambda: inner(X, UP), r"tensors of another network[^$]*tw\.compile\(inner\.of"),
         (lambda: inner(tw.Tensor("f32", 8)), "tensors of another network"),
@@ -154,7 +157,11 @@ RIGHT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "all, of numpy": (lambda x: NUMPY.sum(x) + 0, lambda x: x.sum()),
     "the mean of all": (lambda x: x.mean(), lambda x: x.mean()),
     "several axes": (lambda x: x.max((0, -1)), lambda x: x.max()),
+    "all, beside each": (lambda x: (x * x.sum(), x - abs(x - 3).sum(-1).max())[1] * x.sum(),
+                         lambda x: (x - abs(x - 3).sum(-1).max()) * x.sum()),
     "kept axes": (lambda x: x - NUMPY.mean(x, axis=(0, 1), keepdims=True), lambda x: x - x.mean()),
+    "a softmax of integers": (lambda x: nn.softmax(x.astype("u8")),
+                              lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
     "round": (lambda x: round(x * 0.5), lambda x: np.round(x * 0.5)),
     "an integer axis": (lambda x: x + x.shape[1] + x.ndim, lambda x: x + 10),
     "a bound argument": (functools.partial(lambda x, y: x * y, y=3), lambda x: x * 3),
@@ -163,6 +170,19 @@ RIGHT: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "constants": (lambda x: nn.sum(nn.full((2, 3), 2) + 1) + x.sum() * 0, lambda x: [9, 9]),
     "constants turned": (lambda x: (x, (nn.full((2, 3), 2) + 1).T)[1] + 0 * x.sum(),
                          lambda x: np.full((3, 2), 3)),
+    "a broadcast axis, summed": (lambda x: nn.expand(x[..., None], (ROWS, 8, 5)).sum(-1) * x,
+                                 lambda x: 5 * x * x),
+    "broadcast columns": (lambda x: nn.softmax(nn.expand(x[:, :1], (ROWS, 5))) - x[:, 3:],
+                          lambda x: 0.2 - x[:, 3:]),
+    "broadcast rows": (
+        lambda x: nn.expand(x[0], (ROWS, 8)) - nn.max(nn.expand(x[0], (ROWS, 8)), keepdims=True),
+        lambda x: x[:1] - x[:1].max() + 0 * x,
+    ),
+    "broadcast rows, down": (lambda x: (nn.expand(x[0], (ROWS, 8)).sum(0) / nn.extent(ROWS),
+                                        nn.expand(x[:, :1], (ROWS, 5)).max(0))[0],
+                             lambda x: x[0]),
+    "a sum for each row, as integers": (lambda x: nn.sum(x * 4, keepdims=True).astype("s32"),
+                                        lambda x: np.rint(4 * x.sum(-1, keepdims=True))),
 }  # fmt: skip
 
 
@@ -172,6 +192,31 @@ def test_what_is_not_refused_is_right() -> None:
         np.testing.assert_allclose(net(X), right(X.astype(np.float64)), 1e-6, 1e-6, err_msg=name)
     (double,) = (of(lambda x: x * len(x), rows=3),)
     np.testing.assert_array_equal(tw.compile(double)(X), X * 3)
+
+
+def test_weights_have_any_name_and_no_other_attribute() -> None:
+    w = {name: np.ones(8, np.float32) for name in ("_found", "check_used", "keys")}
+    spec = of(lambda x, w: x + w._found * w.check_used * w.keys + getattr(w, "no", 0), w=w)
+    assert len(spec.weights) == 3
+    assert of(lambda x, w: x @ w.up if not hasattr(w, "no") else x, w=UP).weights
+
+
+def test_constants_of_f64() -> None:
+    x, double = np.random.default_rng(0).standard_normal((3, 8)), tw.Tensor("f64", (ROWS, 8))
+
+    def function(x: Any) -> Any:
+        padded = nn.pad(x, ((0, 0), (1, 0)), 0.1)
+        triangle = tw.where(nn.index(x, 1) <= nn.index(x, 0), x, 0)
+        return padded, triangle, x + nn.arange(8, "f64") * nn.full((8,), 0.3, "f64")
+
+    spec = tw.network(function).of(x=double)
+    names = {name: getattr(tw, name) for name in ("network", "Tensor", "dim", "nn", "where", "le")}
+    assert eval(repr(spec), names) == spec  # noqa: S307  our own repr
+    wanted = np.pad(x, ((0, 0), (1, 0)), constant_values=0.1), np.tril(x), x + np.arange(8) * 0.3
+    for got, right in zip(tw.compile(spec)(x), wanted, strict=True):
+        np.testing.assert_allclose(got, right, 1e-15, 1e-15)
+    with pytest.raises(tw.SpecError, match="makes f32 or f64"):
+        nn.arange(3, "bf16")
 
 
 def test_weights_are_iterated_by_name() -> None:
@@ -189,4 +234,6 @@ def test_a_network_without_tensors_and_a_tensor_called_d() -> None:
     assert first.tolist() == [0, 1, 2] and second.tolist() == [[4], [4]]
     net = tw.compile(tw.network(lambda d: d + 1).of(d=tw.Tensor("f32", (ROWS, 8))))
     np.testing.assert_array_equal(net(d=X), X + 1)
+    counted = tw.compile(of(lambda x: x + nn.arange(8)))
+    assert "arange0" in counted.explain(rows=3) and "arange0" in str(counted.profile(rows=3))
     assert net.verify(cases=1).cases == 1

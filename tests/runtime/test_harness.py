@@ -100,6 +100,20 @@ SPECS: dict[str, tuple[Spec, tw.Schedule | None]] = {
 }  # fmt: skip
 
 
+def attention(ids: Any, w: Any) -> Any:
+    """Tensors of one axis to four, several results, and a number of rows."""
+    q, k, v = tw.nn.heads(tw.nn.take(w.table, ids) @ w.qkv, 2, parts=3)
+    place = tw.nn.arange(M)
+    mixed = tw.nn.attention(q, k, v, mask=tw.where(place[None] <= place[:, None], 0, -np.inf))
+    return mixed, tw.nn.merge(mixed), mixed.sum()
+
+
+NETWORK = tw.network(attention).of(
+    ids=tw.Tensor("s32", (2, M)),
+    w={"table": tw.Tensor("f32", (9, 8)), "qkv": tw.Tensor("f32", (8, 24))},
+)
+
+
 def runs(name: str) -> bool:
     """Whether anything here runs that target."""
     try:
@@ -156,6 +170,14 @@ def tools(name: str) -> tuple[Target, Compiler]:
 def test_a_harness_passes(name: str, target: str, tmp_path: Path) -> None:
     found, compiler = tools(target)
     text = harness(*SPECS[name], target, name="kernel")
+    ran = build(text, found, compiler, tmp_path).run()
+    assert (ran.returncode, ran.stdout) == (0, "pass: kernel, 2 cases\n")
+
+
+@pytest.mark.parametrize("target", ["scalar", "neon"])
+def test_a_harness_of_a_network_passes(target: str, tmp_path: Path) -> None:
+    found, compiler = tools(target)
+    text = harness(NETWORK, None, target, name="kernel")
     ran = build(text, found, compiler, tmp_path).run()
     assert (ran.returncode, ran.stdout) == (0, "pass: kernel, 2 cases\n")
 

@@ -392,7 +392,7 @@ class Cutter:
     def _count(self, node: Count) -> None:
         """Add the stage of ``nn.arange``, which writes 0, 1, 2 and so on."""
         written, buffer = self._new(node)
-        one = Full(0.0, (1, 1)) + Extent(Dim("counter"))
+        one = Full(0.0, (1, 1), node.type) + Extent(Dim("counter"))
         plan = plan_rows(Network((), (one,)), Schedule(), self.target)
         loop, place = Outer("outer0", expr_of(node.size)), symbol("outer0")
         step = Step(

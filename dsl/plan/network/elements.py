@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tilewright.isa.target import Target
 from tilewright.spec.expression.nodes import Composed, Expression, walk
-from tilewright.spec.expression.tensors import Full, Input, Reduce
+from tilewright.spec.expression.tensors import Full, Input, Reduce, cast
 from tilewright.spec.network.value import Network, slot_of
 from tilewright.spec.operands import Matrix
 from tilewright.spec.pack import Copy
@@ -157,6 +157,9 @@ class Elements:
             inputs[placed] = Input(f"in{number - 1}", placed.type, shape, strides)
             names.append(f"in{number - 1}_")
         expression = self._inner(inputs, (height, width), down=down)
+        for axis, size, each in ((-2, height, rows), (-1, width, cols)):
+            if each.steps[0] != 0:  # the target has an element for each row, or column
+                expression = _spread(expression, axis, size)
         step = rows.steps[0]
         line = cols.size if cols.steps[0] != 0 else ONE
         gaps = () if step in (0, line) else ((self.sizes.of(step), 1),)
@@ -182,12 +185,12 @@ class Elements:
             if id(node) in self.leaves:
                 return inputs[self.leaves[id(node)]]
             if isinstance(node, Full):
-                return Full(node.value, shape) if whole else node.number
+                return Full(node.value, shape, node.type) if whole else node.number
             return None
 
         def changed(node: Composed, args: tuple[Expression, ...]) -> Expression:
             if isinstance(node, Reduce):
-                return Reduce(node.fn, axis, True, args)
+                return Reduce(node.fn, axis, True, (_spread(args[0], axis, shape[axis]),))
             return node.of(node.shell, args)
 
         return rebuilt(self.node, leaf, changed)
@@ -208,3 +211,15 @@ class Elements:
                     return True
                 varies[id(node)] = False
         return not reads[id(self.node)]
+
+
+def _spread(x: Expression, axis: int, size: Size) -> Expression:
+    """Return an expression with ``size`` elements along ``axis``, to be reduced or written.
+
+    Arrays that are broadcast along the axis do not tell its size. A constant does.
+    """
+    if size == 1 or (x.tensor is not None and x.tensor.shape[axis] != 1):
+        return x
+    shape: tuple[Size, Size] = (1, size) if axis == -1 else (size, 1)
+    type_ = "f32" if x.tensor is None else x.tensor.type
+    return cast(x * Full(1.0, shape, "f64" if type_ == "f64" else "f32"), type_)

@@ -271,15 +271,16 @@ class ScatterAdd(Composed):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Full(Expression):
-    """A tensor whose elements are all one number."""
+    """A tensor of f32 or f64 whose elements are all one number."""
 
     value: float
     shape: tuple[Size, ...]
+    type: TypeName = "f32"
 
     @property
     def tensor(self) -> Shaped:
         """Type and shape."""
-        return Shaped("f32", self.shape)
+        return Shaped(self.type, self.shape)
 
     @property
     def number(self) -> Number:
@@ -287,14 +288,15 @@ class Full(Expression):
         return Number(self.value)
 
     def __repr__(self) -> str:
-        return f"nn.full({self.shape!r}, {self.number!r})"
+        return f"nn.full({self.shape!r}, {self.number!r}{_type_text(self.type)})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Count(Expression):
-    """The numbers 0, 1, 2 and so on: a tensor with one axis."""
+    """The numbers 0, 1, 2 and so on: a tensor of f32 or f64 with one axis."""
 
     size: Size
+    type: TypeName = "f32"
 
     @property
     def shape(self) -> tuple[Size, ...]:
@@ -304,10 +306,14 @@ class Count(Expression):
     @property
     def tensor(self) -> Shaped:
         """Type and shape."""
-        return Shaped("f32", (self.size,))
+        return Shaped(self.type, (self.size,))
 
     def __repr__(self) -> str:
-        return f"nn.arange({self.size!r})"
+        return f"nn.arange({self.size!r}{_type_text(self.type)})"
+
+
+def _type_text(type_: TypeName) -> str:
+    return "" if type_ == "f32" else f", type={type_!r}"
 
 
 def _slice_text(part: tuple[int, Size, int], size: Size) -> str:

@@ -112,7 +112,9 @@ def _two_axes(node: Expression, *, rows: bool) -> tuple[Size, Size]:
 
 
 def _is_aligned(node: Expression, along: dict[int, bool]) -> bool:
-    """Return False if a value of each row meets a matrix as if it had an element per column."""
+    """Return False if a value of each row is reduced, or meets a matrix as if it were a row."""
+    if isinstance(node, Reduce) and node.args[0].ndim == 1:
+        return not along[id(node.args[0])]
     if node.ndim != 2 or not isinstance(node, Composed):
         return True
     return not any(arg.ndim == 1 and along[id(arg)] for arg in node.args)

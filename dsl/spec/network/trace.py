@@ -18,7 +18,7 @@ from ..sizes import Size
 from .tensor import Tensor
 from .value import Network
 from .views import given_shape
-from .weights import Weights
+from .weights import Weights, check_used
 
 
 class NetworkFunction:
@@ -98,9 +98,9 @@ class NetworkFunction:
         inputs = tuple(each for each in passed.values() if isinstance(each, Input))
         made = Network(inputs, results, several, self._strides(results, several, given))
         made.check_told()
-        for space in passed.values():
-            if isinstance(space, Weights):
-                space.check_used(made.weights)
+        for name, each in passed.items():
+            if isinstance(each, Weights):
+                check_used(name, each, made.weights)
         return made
 
     def _check_names(self, unnamed: tuple[Any, ...], given: dict[str, Any]) -> None:

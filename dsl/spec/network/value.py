@@ -275,6 +275,8 @@ def _own_sizes(node: Expression) -> tuple[Size, ...]:
     """Return the sizes that a node has from no argument."""
     if isinstance(node, Extent):
         return (node.dim,)
+    if isinstance(node, View):
+        return node.tensor.shape if node.fn == "expand" else ()
     return node.tensor.shape if isinstance(node, Full | Count) else ()
 
 

@@ -12,7 +12,7 @@ from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expressio
 from ..expression.shapes import grouped, said, together
 from ..expression.tensors import Count, Full, Join, ScatterAdd, Take, View, cast
 from ..sizes import Dim, Size, joined_size, terms_of, whole_number
-from ..types import is_integer
+from ..types import DTypeLike, TypeName, is_integer, type_name
 
 
 def given_shape(x: Any, fn: str) -> tuple[Size, ...]:
@@ -95,7 +95,7 @@ def expand(x: Expression, shape: Sequence[Size]) -> Expression:
             got=f"{said(old)} to {new}",
             expected="sizes that are equal, or 1, counted from the last axis",
         )
-    return x if new == old else View("expand", tuple(new), (x,))
+    return x if new == old else View("expand", _sizes(new, "nn.expand"), (x,))
 
 
 def sliced(x: Any, index: Any) -> Expression:
@@ -232,18 +232,22 @@ def pad(x: Expression, widths: Sequence[tuple[int, int]], value: float = 0.0) ->
         len(pair) != 2 or any(side is None or side < 0 for side in pair) for pair in sides
     ):
         raise SpecError(
-            "nn.pad has (before, after) for each axis", got=widths, expected=f"{len(shape)} pairs"
+            "nn.pad has (before, after) for each axis",
+            got=widths,
+            expected=f"{len(shape)} pairs of ints, 0 or more",
+            hint="x[1:-1] removes elements",
         )
+    assert x.tensor is not None
     made: Expression = x
+    real: TypeName = "f64" if x.tensor.type == "f64" else "f32"
     for axis, pair in enumerate(sides):
         if pair == [0, 0]:
             continue
         around = [
-            full((*given_shape(made, "nn.pad")[:axis], side or 0, *shape[axis + 1 :]), value)
+            full((*given_shape(made, "nn.pad")[:axis], side or 0, *shape[axis + 1 :]), value, real)
             for side in pair
         ]
-        if x.tensor is not None and x.tensor.type != "f64":
-            around = [cast(each, x.tensor.type) for each in around]
+        around = [cast(each, x.tensor.type) for each in around]
         made = concat([each for each in (around[0], made, around[1]) if _has(each, axis)], axis)
     return made
 
@@ -297,7 +301,7 @@ def scatter_add(base: Expression, index: Expression, rows: Expression) -> Expres
     in f32 (f64 for f64), and rounded to the type of ``base``: integers are exact below 2**24, and
     saturate. All targets, stages and threads give the same bits. Numbers of rows count as in
     ``take``: from the last row if they are negative, and those beyond the tensor are its first or
-    last row. To add rows to zeros in f32, pass ``nn.full(shape, 0)``.
+    last row. To add rows to zeros, pass ``nn.full(shape, 0)``.
 
     Parameters
     ----------
@@ -335,8 +339,8 @@ def scatter_add(base: Expression, index: Expression, rows: Expression) -> Expres
 
 
 @spelled(SpecTypeError)
-def full(shape: Sequence[Size], value: float) -> Expression:
-    """Return a tensor of f32 whose elements are all one number.
+def full(shape: Sequence[Size], value: float, type: DTypeLike = "f32") -> Expression:
+    """Return a tensor whose elements are all one number.
 
     Parameters
     ----------
@@ -344,6 +348,8 @@ def full(shape: Sequence[Size], value: float) -> Expression:
         The shape.
     value : float
         The number.
+    type : str or numpy type
+        "f32", or "f64" for networks of f64.
 
     Returns
     -------
@@ -359,17 +365,19 @@ def full(shape: Sequence[Size], value: float) -> Expression:
     number = as_expression(value)
     if not isinstance(number, Number):
         raise SpecError("nn.full is of a number", got=value)
-    return Full(number.value, _sizes(_several((shape,)), "nn.full"))
+    return Full(number.value, _sizes(_several((shape,)), "nn.full"), _real(type, "nn.full"))
 
 
 @spelled(SpecTypeError)
-def arange(size: Size) -> Expression:
-    """Return the numbers 0, 1, 2 and so on in f32, exact up to 2**24.
+def arange(size: Size, type: DTypeLike = "f32") -> Expression:
+    """Return the numbers 0, 1, 2 and so on. In f32 they are exact up to 2**24.
 
     Parameters
     ----------
     size : int or Dim
         How many.
+    type : str or numpy type
+        "f32", or "f64" for networks of f64.
 
     Returns
     -------
@@ -382,7 +390,8 @@ def arange(size: Size) -> Expression:
     >>> tw.compile(add.of(x=tw.Tensor("f32", 3)))(np.float32([10, 20, 30]))
     array([10., 21., 32.], dtype=float32)
     """
-    return Count(*_sizes((size,), "nn.arange"))
+    (length,) = _sizes((size,), "nn.arange")
+    return Count(length, _real(type, "nn.arange"))
 
 
 @spelled(SpecTypeError)
@@ -399,7 +408,7 @@ def index(x: Expression, axis: int = -1) -> Expression:
     Returns
     -------
     Expression
-        A tensor of f32 with the axes of ``x``, all of size 1 but this one.
+        A tensor with the axes of ``x``, all of size 1 but this one. It is f32, or f64 if ``x`` is.
 
     Examples
     --------
@@ -409,7 +418,15 @@ def index(x: Expression, axis: int = -1) -> Expression:
     """
     shape = given_shape(x, "nn.index")
     at = _axis(axis, len(shape), x)
-    return reshape(arange(shape[at]), tuple(shape[i] if i == at else 1 for i in range(len(shape))))
+    places = arange(shape[at], "f64" if x.tensor is not None and x.tensor.type == "f64" else "f32")
+    return reshape(places, tuple(shape[i] if i == at else 1 for i in range(len(shape))))
+
+
+def _real(type_: DTypeLike, fn: str) -> TypeName:
+    found = type_name(type_)
+    if found not in ("f32", "f64"):
+        raise SpecError(f"{fn} makes f32 or f64", got=found, hint=f"{fn}(...).astype({found!r})")
+    return found
 
 
 def _sizes(given: Iterable[Any], fn: str) -> tuple[Size, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecAttributeError, SpecError
 
 from ..expression.products import Weight
 from ..names import check_name
@@ -20,42 +20,49 @@ class Weights:
 
     def __init__(self, space: str, given: Mapping[str, Any]) -> None:
         check_name(space, "an argument with weights")
-        self._space = space
-        self._found = {key: _weight(space, key, one) for key, one in given.items()}
-
-    def check_used(self, used: Collection[Weight]) -> None:
-        """Raise SpecError if a weight is not among those that the results use."""
-        for weight in self._found.values():
-            if weight not in used:
-                raise SpecError(
-                    f"no result depends on the weight {weight!r}",
-                    got=", ".join(map(repr, self._found.values())),
-                    expected=", ".join(map(repr, used)) or "no weights",
-                    hint=f"leave {weight.key!r} out of {self._space}, or use it in the function",
-                )
+        self.__space = space
+        self.__found = {key: _weight(space, key, one) for key, one in given.items()}
 
     def __getitem__(self, key: str) -> Weight:
-        if key not in self._found:
-            raise SpecError(
-                f"{self._space} has no weight {key!r}",
-                got=key,
-                expected=", ".join(self._found) or "no weights were given",
-            )
-        return self._found[key]
+        if key not in self.__found:
+            raise self.__unknown(key, SpecError)
+        return self.__found[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self.__found)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self.__found)
 
     def __contains__(self, key: object) -> bool:
-        return key in self._found
+        return key in self.__found
 
     def __getattr__(self, key: str) -> Weight:
-        if key.startswith("__"):
+        if key.startswith(("__", "_Weights__")):
             raise AttributeError(key)
+        if key not in self:
+            raise self.__unknown(key, SpecAttributeError)
         return self[key]
+
+    def __unknown(self, key: str, error: type[SpecError]) -> SpecError:
+        return error(
+            f"{self.__space} has no weight {key!r}",
+            got=key,
+            expected=", ".join(self.__found) or "no weights were given",
+        )
+
+
+def check_used(space: str, given: Weights, used: Collection[Weight]) -> None:
+    """Raise SpecError if a weight is not among those that the results use."""
+    weights = [given[key] for key in given]
+    for weight in weights:
+        if weight not in used:
+            raise SpecError(
+                f"no result depends on the weight {weight!r}",
+                got=", ".join(map(repr, weights)),
+                expected=", ".join(map(repr, used)) or "no weights",
+                hint=f"leave {weight.key!r} out of {space}, or use it in the function",
+            )
 
 
 def _weight(space: str, key: Any, given: Any) -> Weight:

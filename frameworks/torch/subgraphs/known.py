@@ -14,7 +14,7 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.sizes import Dim, Size
 
-from ..aten import Known, Truth
+from ..elements import Known, Truth
 from ..packed import INPUT_TYPES
 from .recipe import Step, evaluate, read
 from .traced import Traced, check_numbers, leaves, number_of, traced, value_of

@@ -18,7 +18,8 @@ from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import TypeName
 
-from ..aten import Known, Use, called
+from ..aten import called
+from ..elements import Known, Use
 from ..products import LAYER_TYPES, linear
 
 #: The number of products that an operator computes.

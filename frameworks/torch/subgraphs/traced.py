@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
-from ..aten import tensors_of
+from ..elements import tensors_of
 from .recipe import GET, TO, Ref, Step, products_of
 
 #: In place of a number that a network cannot have.
