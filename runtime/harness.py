@@ -287,7 +287,7 @@ def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) 
 
 def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
     """Return about how many elements an operand's memory has, gaps between rows included."""
-    if p.kind in ("vector", "tensor"):
+    if len(p.shape) != 2:
         return prod(value_of(size, sizes) for size in p.shape)
     one = extent(p, sizes)
     if p.packed:
