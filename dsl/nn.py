@@ -30,6 +30,7 @@ from tilewright.spec.network.views import (
     given_shape,
     index,
     pad,
+    scatter_add,
     split,
     take,
 )
@@ -39,7 +40,7 @@ from tilewright.spec.types import DTypeLike, TypeName, is_integer, type_name
 __all__ = [
     "arange", "attention", "concat", "dequantize", "expand", "extent", "full", "heads", "index",
     "layer_norm", "linear", "log_softmax", "max", "mean", "merge", "min", "pad", "product",
-    "quantize", "rms_norm", "softmax", "split", "sum", "take",
+    "quantize", "rms_norm", "scatter_add", "softmax", "split", "sum", "take",
 ]  # fmt: skip
 
 

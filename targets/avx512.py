@@ -17,6 +17,7 @@ from tilewright.isa.vector import Mask, Numbers, Vector
 from .detection import X86
 from .processors import processors
 from .x86 import wide
+from .x86.doubles import store_doubles
 from .x86.features import HEADER, bf16, vnni
 from .x86.floats import (
     cast,
@@ -182,7 +183,7 @@ def _s32(bits: int) -> Vector:
         name: store_bits(bits * size // 32, f"{prefix(bits)}_cvtepi32_epi{size}({{v}})")
         for name, size in (("s16", 16), ("u16", 16), ("s8", 8), ("u8", 8))
     }
-    stores["s64"] = wide.store_widened(bits)
+    stores |= {"s64": wide.store_widened(bits), "f64": store_doubles("s32", bits)}
     return s32(
         bits,
         memory_operand=True,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tilewright.isa.vector import MulAdd, Numbers, Vector
 
 from .neon_words import BITS, fill, filled, forms, low_bits
@@ -76,10 +74,17 @@ _PARTIAL_STORE = {
     "f64": {1: "vst1_f64({p}, vget_low_f64({v}))"},
 }
 _QUAD_LOADS = {
+    "f64": "vcvt_high_f32_f64(vcvt_f32_f64(vld1q_f64({p})), vld1q_f64(({p}) + 2))",
     "f16": "vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16({p})))",
     "bf16": "vreinterpretq_f32_u32(vshll_n_u16(vld1_u16({p}), 16))",
 }
-_QUAD_STORES = {"f16": "vst1_u16({p}, vreinterpret_u16_f16(vcvt_f16_f32({v})))"}
+_QUAD_STORES = {
+    "f16": "vst1_u16({p}, vreinterpret_u16_f16(vcvt_f16_f32({v})))",
+    "f64": (
+        "vst1q_f64({p}, vcvt_f64_f32(vget_low_f32({v}))), "
+        "vst1q_f64(({p}) + 2, vcvt_high_f64_f32({v}))"
+    ),
+}
 
 
 def quad(element: str) -> Vector:
@@ -102,8 +107,8 @@ def quad(element: str) -> Vector:
         splat=f"vdupq_n_{suffix}({{x}})",
         muladd=_fmas(suffix, arrangement, lanes),
         sum_lanes=f"vaddvq_{suffix}({{v}})",
-        loads=_QUAD_LOADS if element == "f32" else {},
-        stores=_QUAD_STORES if element == "f32" else {},
+        loads=_QUAD_LOADS if element == "f32" else {"f32": "vcvt_f64_f32(vld1_f32({p}))"},
+        stores=_QUAD_STORES if element == "f32" else {"f32": "vst1_f32({p}, vcvt_f32_f64({v}))"},
         ops=_ops(element, "q"),
         fill=fill(element, lanes),
         first=f"vgetq_lane_{suffix}({{v}}, 0)",
@@ -154,8 +159,12 @@ PAIR = Vector(
             f"vget_low_f32(vreinterpretq_f32_s32(vshll_n_s16("
             f"vreinterpret_s16_s32(vdup_n_s32({BITS[32]})), 16)))"
         ),
+        "f64": "vcvt_f32_f64(vld1q_f64({p}))",
     },
-    stores={"f16": low_bits(32, "vcvt_f16_f32(vcombine_f32({v}, {v}))", "f16")},
+    stores={
+        "f16": low_bits(32, "vcvt_f16_f32(vcombine_f32({v}, {v}))", "f16"),
+        "f64": "vst1q_f64({p}, vcvt_f64_f32({v}))",
+    },
     ops=_ops("f32", ""),
     fill=fill("f32", 2),
     first="vget_lane_f32({v}, 0)",
@@ -164,8 +173,9 @@ PAIR = Vector(
     transpose={1: ("vtrn1_f32({x}, {y})", "vtrn2_f32({x}, {y})")},
 )
 
-SINGLE = replace(
-    plain("f32", "fmadd"),
+SINGLE = plain(
+    "f32",
+    "fmadd",
     loads={
         "f16": "vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(*({p})))), 0)",
         "bf16": "vget_lane_f32(vreinterpret_f32_u32(vdup_n_u32((uint32_t)*({p}) << 16)), 0)",

@@ -131,6 +131,11 @@ _PAIR_HALVES, _PAIR_QUARTERS = (
 )
 
 
+def _rounded(p: str) -> str:
+    """Return C that loads two f64 at ``p`` as s32, to nearest even and saturated."""
+    return f"vqmovn_s64(vcvtnq_s64_f64(vld1q_f64({p})))"
+
+
 def _eights(sign: str, size: int) -> str:
     """Return C that loads 8-bit integers, and widens them to 16 bits in half a register.
 
@@ -153,12 +158,18 @@ _QUAD = Vector(
     muladd=_muladd(4),
     sum_lanes="vaddvq_s32({v})",
     loads={
+        "f64": f"vcombine_s32({_rounded('{p}')}, {_rounded('({p}) + 2')})",
+        "s64": "vcombine_s32(vqmovn_s64(vld1q_s64({p})), vqmovn_s64(vld1q_s64(({p}) + 2)))",
         "s16": "vmovl_s16(vld1_s16({p}))",
         "u16": "vreinterpretq_s32_u32(vmovl_u16(vld1_u16({p})))",
         "s8": f"vmovl_s16({_eights('s', 32)})",
         "u8": f"vreinterpretq_s32_u32(vmovl_u16({_eights('u', 32)}))",
     },
     stores={
+        "f64": (
+            "vst1q_f64({p}, vcvtq_f64_s64(vmovl_s32(vget_low_s32({v})))), "
+            "vst1q_f64(({p}) + 2, vcvtq_f64_s64(vmovl_high_s32({v})))"
+        ),
         "s16": f"vst1_s16({{p}}, {_HALVES})",
         "u16": f"vst1_u16({{p}}, vreinterpret_u16_s16({_HALVES}))",
         "s8": low_bits(32, _QUARTERS, "s8"),
@@ -203,8 +214,11 @@ _PAIR = Vector(
         ),
         "s8": f"vget_low_s32(vmovl_s16({_eights('s', 16)}))",
         "u8": f"vget_low_s32(vreinterpretq_s32_u32(vmovl_u16({_eights('u', 16)})))",
+        "f64": _rounded("{p}"),
+        "s64": "vqmovn_s64(vld1q_s64({p}))",
     },
     stores={
+        "f64": "vst1q_f64({p}, vcvtq_f64_s64(vmovl_s32({v})))",
         "s16": low_bits(32, _PAIR_HALVES, "s16"),
         "u16": low_bits(32, _PAIR_HALVES, "s16"),
         "s8": low_bits(16, _PAIR_QUARTERS, "s8"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.isa.machine import Core
@@ -56,14 +57,31 @@ _FIELDS = fields(
     ),
     lambda index: f'(int8_t)"{_NUMBERS}"[{index}]',
 )
+#: A double as s32, rounded to nearest even and saturated; NaN becomes 0.
+_ROUNDED = (
+    "({{ const double x_ = *({p}); x_ >= 2147483647.0 ? INT32_MAX : x_ > -2147483648.0 ? "
+    "(int32_t)__builtin_rint(x_) : x_ == x_ ? INT32_MIN : 0; }})"
+)
+#: An int64_t as s32, saturated.
+_CLAMPED = (
+    "({{ const int64_t x_ = *({p}); (int32_t)(x_ > INT32_MAX ? INT32_MAX : x_ < INT32_MIN ? "
+    "INT32_MIN : x_); }})"
+)
 _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {y}, {acc})"}
 
 
-def plain(element: str, fused: str | None = None) -> Vector:
+def plain(
+    element: str,
+    fused: str | None = None,
+    loads: Mapping[str, str] | None = None,
+    stores: Mapping[str, str] | None = None,
+) -> Vector:
     """Return the vector type with one lane of f32 or f64, which is a C scalar.
 
-    ``fused`` is the mnemonic of the fused multiply-add, None if the machine has none.
+    ``fused`` is the mnemonic of the fused multiply-add, None if the machine has none. ``loads`` and
+    ``stores`` convert from and to narrower types.
     """
+    other = "f64" if element == "f32" else "f32"
     spelling = _FUSED[element] if fused else "{acc} + {x} * {y}"
     return Vector(
         name="scalar",
@@ -78,6 +96,8 @@ def plain(element: str, fused: str | None = None) -> Vector:
         sum_lanes="{v}",
         muladd=(MulAdd(form="scalar", mnemonic=fused or "", spelling=spelling, cols=1),),
         ops=_float_ops(element),
+        loads={other: f"({_C_TYPES[element]})*({{p}})", **(loads or {})},
+        stores={other: f"*({{p}}) = ({_C_TYPES[other]})({{v}})", **(stores or {})},
     )
 
 
@@ -102,13 +122,15 @@ def whole(mnemonic: str = "") -> Vector:
         broadcast="*({p})",
         splat="{x}",
         sum_lanes="{v}",
-        loads=dict.fromkeys(("s8", "u8", "s16", "u16"), "*({p})"),
+        loads=dict.fromkeys(("s8", "u8", "s16", "u16"), "*({p})")
+        | {"f64": _ROUNDED, "s64": _CLAMPED},
         stores={
             "s8": "*({p}) = (int8_t)({v})",
             "u8": "*({p}) = (uint8_t)({v})",
             "s16": "*({p}) = (int16_t)({v})",
             "u16": "*({p}) = (uint16_t)({v})",
             "s64": "*({p}) = {v}",
+            "f64": "*({p}) = (double)({v})",
         },
         muladd=(
             MulAdd(

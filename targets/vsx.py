@@ -170,8 +170,9 @@ def single() -> Vector:
         loads={
             "f16": f"vec_extract_fp32_from_shorth({_FOUR_SHORTS})",
             "bf16": f"({_F32})vec_mergeh(({_U16})vec_splats((uint16_t)0), {_FOUR_SHORTS})",
+            "f64": _each_loaded("f32", 4, "(float)"),
         },
-        stores={"f16": _write(64, _HALVES)},
+        stores={"f16": _write(64, _HALVES), "f64": _each_stored(4, "(double)")},
         ops={
             **_FLOAT_OPS,
             **_tests(_S32, _U32),
@@ -213,7 +214,20 @@ def double() -> Vector:
         sum_lanes="(vec_extract({v}, 0) + vec_extract({v}, 1))",
         ops={**_FLOAT_OPS, **_tests("__vector double", _U64)},
         transpose={1: ("vec_mergeh({x}, {y})", "vec_mergel({x}, {y})")},
+        loads={"f32": _each_loaded("f64", 2, "(double)")},
+        stores={"f32": _each_stored(2, "(float)")},
     )
+
+
+def _each_loaded(element: str, lanes: int, cast: str) -> str:
+    """Return C that loads and converts one element after the other; compilers join them."""
+    values = ", ".join(f"{cast}({{p}})[{lane}]" for lane in range(lanes))
+    return f"(({_TYPES[element][0]}){{{{{values}}}}})"
+
+
+def _each_stored(lanes: int, cast: str) -> str:
+    """Return C that converts and stores one element after the other."""
+    return ", ".join(f"({{p}})[{lane}] = {cast}vec_extract({{v}}, {lane})" for lane in range(lanes))
 
 
 # --- integers -----------------------------------------------------------------------------

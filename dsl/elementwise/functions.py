@@ -175,8 +175,13 @@ class _Lowering:
 
 
 def rounded(b: Builder, x: Argument, type_: str) -> Argument:
-    """Return ``x`` rounded to ``type_``, as a number of the builder's floating-point type."""
-    return x if type_ == b.real else widen(b, narrow(b, x, type_), type_)
+    """Return ``x`` rounded to ``type_``, as a number of the builder's floating-point type.
+
+    Loads and stores convert between f32 and f64, so that ``x`` stays as it is.
+    """
+    if type_ == b.real or "f64" in (type_, b.real):
+        return x
+    return widen(b, narrow(b, x, type_), type_)
 
 
 # -- the programs of users' functions -------------------------------------------------------------

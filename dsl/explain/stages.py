@@ -50,7 +50,7 @@ def times(facts: Sequence[StageFacts], measured: Measured | None) -> Iterator[tu
     rows = [("stage", "bound by", "cycles", "share")]
     for number, each in enumerate(facts):
         cycles = each.cycles
-        told = ("", "") if cycles is None else (count_text(cycles), f"{cycles / total:.0%}")
+        told = ("", "") if cycles is None else (count_text(cycles), f"{cycles / (total or 1):.0%}")
         rows.append((f"{number} {each.name}", each.bound or "no estimate", *told))
     rows.append(("all", "", count_text(total), ""))
     for number, row in enumerate(rows):

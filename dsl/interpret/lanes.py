@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,6 +48,8 @@ def reader(vector: Vector, memory: str, group: int) -> Convert:
     if memory not in vector.loads:
         raise PlanError(f"{vector} does not load {memory}", expected=", ".join(vector.loads))
     dtype = DTYPES[element]
+    if ITEMSIZE[memory] > ITEMSIZE[element]:
+        return partial(narrowed, element=element)
     if is_integer(memory) or memory == "f16":
         return lambda found: found.astype(dtype)
     return lambda found: exact(found, memory).astype(dtype, copy=False)
@@ -98,9 +100,19 @@ def writer(vector: Vector, memory: str, group: int) -> Convert:
     if memory not in vector.stores:
         raise PlanError(f"{vector} does not store {memory}", expected=", ".join(vector.stores))
     dtype = DTYPES[memory]
-    if is_integer(memory) or memory == "f16":
+    if is_integer(memory) or memory in ("f16", "f64"):
         return lambda lanes: lanes.astype(dtype)
     return lambda lanes: _converted(narrow, memory, lanes).astype(dtype)
+
+
+def narrowed(found: Lanes, element: str) -> Lanes:
+    """Return f64 or s64 as f32 or s32, to nearest even. Integers saturate, and NaN becomes 0."""
+    if is_integer(element):
+        bounds = np.iinfo(DTYPES[element])
+        whole = found if found.dtype.kind == "i" else np.rint(found)
+        found = np.where(np.isnan(found), 0, np.clip(whole, bounds.min, bounds.max))
+    with np.errstate(over="ignore", under="ignore"):
+        return found.astype(DTYPES[element])
 
 
 def _unsigned(size: int) -> np.dtype[Any]:

@@ -320,6 +320,15 @@ def embedded(
     return replace(program, nest=nest, tiles=tiles, scratch=scratch, worker_scratch=worker)
 
 
+def in_own_memory(program: Program) -> Program:
+    """Return ``program`` for a result in the memory of an operand."""
+    tiles = (
+        replace(tile, parameters=tuple(replace(p, shared=p.role == "out") for p in tile.parameters))
+        for tile in program.tiles
+    )
+    return replace(program, tiles=tuple(tiles))
+
+
 def binding(
     bound: Sequence[Bound], nest: tuple[NestNode, ...], tiles: Sequence[TileProgram]
 ) -> tuple[NestNode, ...]:

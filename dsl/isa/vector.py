@@ -222,7 +222,7 @@ class Vector:
     - ``broadcast``: one element from memory in all lanes. ``broadcast_shuffles`` of its
       instructions permute a vector, on the unit that also multiplies.
     - ``loads[type]``, ``stores[type]``: all lanes from or to elements of another type, with
-      conversion.
+      conversion. Lanes of 32 bits load f64 to nearest even; s32 saturates, and NaN becomes 0.
     - ``spreads[type]``, ``repeats[type]``: one element, or a few, of another type.
     - ``several``: loads of more than one vector, largest first.
     - ``mask``: access to some lanes by a mask.

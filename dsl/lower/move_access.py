@@ -29,7 +29,7 @@ class MoveAccess:
     """The operations of one tile so far: they read ``x`` and write ``out``."""
 
     def __init__(self, move: Move) -> None:
-        wide = ITEMSIZE[move.source.type] == 8
+        wide = ITEMSIZE[move.source.type] == 8 and not move.resized
         self.move = move
         self.emitter = Emitter(move.target, move.lanes, "w", "f64" if wide else "f32")
         self.builder = self.emitter.builder
@@ -75,6 +75,10 @@ class MoveAccess:
 
     def _loaded(self, address: Address, left: Expr | None, name: str) -> Element:
         """Load an element of each lane, as an s32 value, as bits in s32, or as floating point."""
+        if ITEMSIZE[self._memory] == 8 and self.move.resized:
+            register = self.emitter.fresh(name, self.move.resized)
+            self.emitter.add(Load(register, address, known(left), self._memory))
+            return self.emitter.take(register)
         element = "s32" if is_integer(self._memory) else self.builder.real
         active = self._active(self.emitter.vector(element), left, self._memory == element)
         return self._unshifted(load(self.emitter, address, active, self._memory, name))
@@ -205,6 +209,8 @@ class MoveAccess:
         made = self.move.made.type
         if register.vector.element == made:
             self.emitter.add(Store(address, register, self._active(register.vector, left, True)))
+        elif ITEMSIZE[made] == 8:  # of lanes of 32 bits, by a store that converts
+            self.emitter.add(Store(address, register, known(left), made))
         else:
             self.emitter.add(Store(address, register, known(left), made, each))
 

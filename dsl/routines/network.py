@@ -15,13 +15,13 @@ from tilewright.errors import PlanError
 from tilewright.explain.decisions import text_of
 from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program, names_used
 from tilewright.ir.nodes import mapped, walk
-from tilewright.ir.stages import Buffer, Stage, embedded, in_order
+from tilewright.ir.stages import Buffer, Stage, embedded, in_order, in_own_memory
 from tilewright.isa.target import Target
-from tilewright.lower.rows.program import rows_program
+from tilewright.lower.rows.program import row_work, rows_program
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.estimate.rows import estimate_rows
 from tilewright.plan.network.blocks import numbers_of
-from tilewright.plan.network.step import Step
+from tilewright.plan.network.step import FOUND, Step
 from tilewright.plan.routine import Routine, Row, StageFacts, register, routine_of
 from tilewright.plan.routines.network import NetworkPlan, plan_network
 from tilewright.plan.rows.plan import RowsPlan, plan_rows
@@ -174,10 +174,11 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
     Equal stages have one entry in ``programs``: the start of its tiles' names, and its program.
     """
     plan = step.plan
-    key = (*(getattr(plan, name, None) for name in ("spec", "schedule", "leading")),
+    key = (step.in_place, *(getattr(plan, name, None) for name in ("spec", "schedule", "leading")),
            *(nest.problem.schedule for nest in getattr(plan, "nests", ())))  # fmt: skip
     if key not in programs:
         one = in_order(routine_of(plan).stages(plan))
+        one = in_own_memory(one) if step.in_place else one
         programs[key] = f"stage{len(programs)}_", one
     prefix, program = programs[key]
 
@@ -193,12 +194,14 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
     nest = found.nest
     if not nest:
         return found
-    if step.found is not None and step.found.name in set[str]().union(*map(names_used, walk(nest))):
-        each = step.found
-        nest = (Lookup(each.name, each.indices, each.at, each.count, nest),)
+    each = step.found
+    if each is not None and FOUND.name in set[str]().union(*map(names_used, walk(nest))):
+        nest = (Lookup(FOUND.name, each.indices, each.at, each.count, nest),)
     for place, loop in reversed(list(enumerate(step.loops))):
-        parallel = step.parallel and place == 0
-        nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel),)
+        parallel, work = step.parallel and place == 0, None
+        if parallel and each is not None:
+            work = prod((one.trips for one in step.loops[1:]), start=row_work(program.tiles))
+        nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel, work=work),)
     return replace(found, nest=nest)
 
 

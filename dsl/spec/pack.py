@@ -14,7 +14,7 @@ from .operands import Matrix, Order, Packed, Strided, batch_words, check_order
 from .quantized import STORED, Quantize, Quantized
 from .sizes import Dim, Size, Spec, call_text, check_dims, check_extent, check_size, sizes_word
 from .sums import check_sums, default_c
-from .types import INPUTS, ITEMSIZE, DTypeLike, NibbleName, TypeName, accumulator, type_name
+from .types import INPUTS, DTypeLike, NibbleName, TypeName, accumulator, type_name, unconverted
 
 #: A layout: rows or columns contiguous, packed, or the text of a packed format.
 Layout: TypeAlias = Matrix | Packed | str
@@ -328,7 +328,9 @@ class Copy(Spec):
     """A copy: ``d[i, j] = a[i, j]`` for matrices of any two layouts and element types.
 
     Elements are converted as products convert them: to nearest even; integers saturate, and NaN
-    becomes the integer 0. Elements of f64 and s64 keep their type.
+    becomes the integer 0. f64 becomes f32 or an integer type, and every type but s64 becomes f64.
+    s64 becomes s32 or a narrower integer type, or is made of one. Each of these conversions rounds
+    once. Two copies, of which the first makes f32, round f64 to f16, bf16 and f8, and round twice.
 
     The input may be a matrix of nibbles, ``tw.Matrix("u4")`` or ``tw.Matrix("s4")``: each row (for
     order F each column) is a sequence of bytes with two elements each, the first in the low 4 bits.
@@ -466,11 +468,12 @@ def _layout(given: object, name: str) -> Layout:
 
 def _check_copied(spec: Copy) -> None:
     source, made = spec.type_of("a"), spec.type_of("d")
-    if source != made and 8 in (ITEMSIZE[source], ITEMSIZE[made]):
+    if hint := unconverted(source, made):
         raise SpecError(
-            "elements of 64 bits are not converted",
+            "this conversion of elements of 64 bits does not exist",
             got=f"{source} to {made}",
-            expected=f"d={source!r}",
+            expected="f64 and f32, s32 or less; or s64 and s32 or less",
+            hint=hint,
         )
     if isinstance(spec.d, Matrix) and spec.d.nibbles:
         raise SpecError(

@@ -198,6 +198,16 @@ def _meant(type_: object) -> str | None:
     return _UNLIKE.get(plain, None if found is None else f'"{found}"')
 
 
+def unconverted(source: str, made: str) -> str:
+    """Return what to do in place of a conversion that does not exist; "" if this one does."""
+    pair = {source, made}
+    if len(pair) == 2 and "s64" in pair and not all(map(is_integer, pair)):
+        return "s32 first, if it holds all elements"
+    if source == "f64" and ITEMSIZE[made] < 4 and not is_integer(made):
+        return f"f32 first, and then {made}, which rounds twice"
+    return ""
+
+
 def in_word(name: str) -> int:
     """Return the number of elements of type ``name`` in a 32-bit word; 1 if they are larger."""
     return max(1, 4 // ITEMSIZE[name])

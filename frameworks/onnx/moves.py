@@ -10,7 +10,7 @@ from tilewright import nn
 from tilewright.runtime.imported import Array
 from tilewright.spec.expression.comparisons import eq, lt, where
 from tilewright.spec.expression.nodes import Expression
-from tilewright.spec.expression.tensors import cast
+from tilewright.spec.expression.tensors import View, cast
 from tilewright.spec.sizes import Dim, Size, joined_size
 from tilewright.spec.types import type_name
 
@@ -174,6 +174,39 @@ def _gather_elements(node: Node) -> Result:
             expected=f"the same sizes but for axis {axis}",
         )
     return node.result(chosen(_slices(node, axis), node.whole(1)), table.type)
+
+
+@operator("ScatterND", "ScatterElements")
+def _scatter(node: Node) -> Result:
+    """Return a tensor with rows along one axis added to it."""
+    base, index, rows = (node.whole(number) for number in range(3))
+    if (reduction := node.attribute("reduction", "none")) != "add":
+        node.refuse("elements are added, not replaced", got=reduction, expected="add")
+    shape, axis = node.value(0).shape, 0
+    if node.operator == "ScatterND":
+        *places, along = node.value(1).shape
+        fits = along == 1
+    else:
+        axis = node.axis(of=len(shape))
+        while isinstance(index, View) and index.fn == "expand":
+            (index,) = index.args
+        places = [node.value(1).shape[axis]]
+        others = _without(node.value(2).shape, axis)
+        fits = others == _without(shape, axis) and _elements(index) == places[0]
+    if not fits:
+        node.refuse(
+            "rows have one number each",
+            got=f"numbers of shape {node.value(1).shape}, for a tensor {shape}",
+            expected="one axis of the tensor, along which rows are added as a whole",
+        )
+    numbers = cast(index.reshape(*places), "s32")
+    found = nn.scatter_add(base.swapaxes(0, axis), numbers, rows.swapaxes(0, axis))
+    return node.result(found.swapaxes(0, axis), node.value(0).type)
+
+
+def _elements(x: Expression) -> Size:
+    assert x.tensor is not None
+    return joined_size(x.tensor.shape)
 
 
 def _slices(node: Node, axis: int) -> list[Expression]:

@@ -115,7 +115,7 @@ tilewright emit --target avx512 --name gemm_bf16_2x16x3_ccc_packed_batch3_to_bf1
  *     c0_0
  *     c1_0
  */
-static inline void tile0_2x16(const float *a, const float *b, const float *c, uint16_t *restrict d)
+static inline void tile0_2x16(const float *a, const float *b, const float *c, uint16_t *d)
 {
     BARRIER;
 

@@ -20,7 +20,7 @@ from tilewright.spec.network.value import Network
 from tilewright.spec.network.views import reshape, sliced, transpose
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.sizes import Size, dim, joined_size
+from tilewright.spec.sizes import Size, dim, joined_size, terms_of
 from tilewright.spec.types import TypeName, is_integer
 
 from .axes import NONE, RUN_TIME, Level, dealt, title
@@ -290,6 +290,29 @@ def _take(hand: _Hand) -> Expression | None:
     return nn.take(table, hand.input(hand.random.choice(("s32", "s64", "u8")), shape))
 
 
+def _scatter(hand: _Hand) -> Expression | None:
+    base = hand.of(lambda x: x.ndim < 4 and _shape(x)[:1] not in ((), (0,)))
+    if base is None or hand.apart:
+        return None
+    row = _shape(base)[1:]
+    fits = [x for x in hand.pool if x.ndim == base.ndim and _shape(x)[1:] == row]
+    fits = [x for x in fits if all(map(_is_single, _shape(x)[:1]))]
+    if fits and hand.random.random() < 0.7:
+        rows = hand.random.choice(fits)
+        shape = _shape(rows)[:1]
+    elif all(map(_is_single, row)):
+        shape = hand.random.choice(((4,), (2, 3), (0,), (1,)))
+        rows = hand.input(hand.type, (*shape, *row))
+    else:
+        return None
+    return nn.scatter_add(base, hand.input(hand.random.choice(("s32", "s64", "u8")), shape), rows)
+
+
+def _is_single(size: Size) -> bool:
+    """Return True if an input may have this size: it is no product of dims."""
+    return isinstance(size, int) or terms_of(size) == (1, (size,))
+
+
 def _mask(hand: _Hand) -> Expression | None:
     x = hand.of(lambda x: x.ndim > 1 + int(hand.apart))
     if x is None or hand.type == "f64":
@@ -307,8 +330,8 @@ def _cast(hand: _Hand) -> Expression | None:
 OPERATORS: dict[str, Callable[[_Hand], Expression | None]] = {
     "function": _map, "function of two": _pair, "bias": _bias, "linear": _linear,
     "quantized": _quantized, "product": _values, "reduction": _reduce, "norm": _norm,
-    "view": _view, "heads": _heads, "join": _join, "rows of a table": _take, "mask": _mask,
-    "cast": _cast,
+    "view": _view, "heads": _heads, "join": _join, "rows of a table": _take, "added rows": _scatter,
+    "mask": _mask, "cast": _cast,
 }  # fmt: skip
 #: All axes of networks with their values.
 NETWORK_AXES: dict[str, tuple[Level, ...]] = {

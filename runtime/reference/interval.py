@@ -97,6 +97,10 @@ class Interval:
         value, low, high = parts
         return Interval(value, low, high, self.element)
 
+    def row(self, at: tuple[int, ...]) -> Interval:
+        """Return the intervals at an index of the leading axes."""
+        return Interval(self.value[at], self.low[at], self.high[at], self.element)
+
     def joined(self, other: Interval) -> Interval:
         """Return the interval that holds this interval and ``other``."""
         ends = [self.low, self.high, other.low, other.high]

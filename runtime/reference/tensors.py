@@ -20,15 +20,16 @@ from tilewright.spec.expression.tensors import (
     Input,
     Join,
     Reduce,
+    ScatterAdd,
     Take,
     View,
 )
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Size
-from tilewright.spec.types import is_integer
+from tilewright.spec.types import TypeName, is_integer
 
 from .epilogue import Evaluation
-from .interval import Interval, hull
+from .interval import Interval, add, hull
 
 #: Roundings on the way of an element into a sum: a share of a row or column, then folds of parts.
 _OF_ROW, _OF_COLUMN = (64, 6), (4, 2)
@@ -66,7 +67,8 @@ class Tensors(Evaluation):
     def _node(self, node: Expression) -> Interval:
         match node:
             case Cast(type_, (given,)):
-                return _cast(self.number(given), type_, self.element)
+                wide = given.tensor is not None and given.tensor.type == "f64"
+                return _cast(self.number(given), type_, self.element, always=wide)
             case Product():
                 return self._product(node)
             case View(args=(given,)):
@@ -75,6 +77,10 @@ class Tensors(Evaluation):
                 return _joined([self._whole(each) for each in args], axis)
             case Take(args=(table, rows)):
                 return _taken(self._whole(table), self._whole(rows).value)
+            case ScatterAdd(args=(base, index, rows)):
+                added = self.number(rows).spread(self._shape_of(rows))
+                numbers = self._whole(index).value
+                return _scattered(self._whole(base), numbers, added, node.tensor.type)
             case Full(value, shape):
                 return self._constant(value).spread(self._shape(shape))
             case Count(size):
@@ -152,11 +158,29 @@ def viewed(view: View, array: Array, shape: tuple[int, ...]) -> Array:
 
 def _taken(table: Interval, rows: Array) -> Interval:
     """Return rows of a table, by numbers that are limited to those of its rows."""
-    count = table.value.shape[0]
-    counted = np.where(rows < 0, rows + count, rows)
-    at = np.clip(counted, 0, count - 1).astype(np.int64)
+    at = _places(table, rows)
     value, low, high = (part[at] for part in (table.value, table.low, table.high))
     return Interval(value, low, high, table.element)
+
+
+def _places(table: Interval, rows: Array) -> Array:
+    """Return numbers of rows, limited to those of a table; negative ones count from its end."""
+    count = table.value.shape[0]
+    counted = np.where(rows < 0, rows + count, rows)
+    return np.clip(counted, 0, count - 1).astype(np.int64)
+
+
+def _scattered(base: Interval, index: Array, rows: Interval, type_: TypeName) -> Interval:
+    """Return a tensor with rows added to its rows, one after another; each sum is rounded."""
+    value, low, high = base.value.copy(), base.low.copy(), base.high.copy()
+    found = Interval(value, low, high, base.element)
+    places = _places(base, index)
+    for at in np.ndindex(index.shape):
+        place = (int(places[at]),)
+        old = found.row(place).rounded() if is_integer(type_) else found.row(place)
+        new = _cast(add(old, rows.row(at)), type_, base.element)
+        value[place], low[place], high[place] = new.value, new.low, new.high
+    return found
 
 
 def _joined(parts: list[Interval], axis: int) -> Interval:
@@ -183,9 +207,12 @@ def _wrapped(x: Interval) -> Interval:
     return Interval(value, low, high, x.element)
 
 
-def _cast(given: Interval, type_: str, element: str) -> Interval:
-    """Return numbers rounded to ``type_``, as the kernel computes on with them."""
-    if type_ == element:
+def _cast(given: Interval, type_: str, element: str, *, always: bool = False) -> Interval:
+    """Return numbers rounded to ``type_``, as the kernel computes on with them.
+
+    They already have the type ``element`` unless this happens ``always``.
+    """
+    if type_ == element and not always:
         return given
     unsure = given.unsure
     parts = [np.asarray(nearest(part, type_)) for part in (given.value, given.low, given.high)]

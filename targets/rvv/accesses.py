@@ -36,10 +36,22 @@ class Conversions:
 
 _HALVES = "@vncvt_x_x_w_$s16({v}, $n)"
 _SIGNED = "@vreinterpret_v_${u}_$t"
+#: Loaded f64, with 0 in place of NaN, which the conversion to integers would make the largest one.
+_NUMBERS = "@vfmerge_vfm_$f64({x}, 0, @vmfne_vv_${f64}_$b({x}, {x}, $n), $n)"
+#: Loaded s64, clamped to the range of s32.
+_CLAMPED = "@vmin_vx_$s64(@vmax_vx_$s64({x}, INT32_MIN, $n), INT32_MAX, $n)"
 #: Conversions that need only V, not its extensions, by the element type of the vector.
 CONVERSIONS = {
-    "f32": Conversions({"bf16": f"{_SIGNED}(@vsll_vx_$u(@vzext_vf2_$u({{x}}, $n), 16, $n))"}),
-    "f64": Conversions(),
+    "f32": Conversions(
+        {
+            "bf16": f"{_SIGNED}(@vsll_vx_$u(@vzext_vf2_$u({{x}}, $n), 16, $n))",
+            "f64": "@vfncvt_f_f_w_$t({x}, $n)",
+        },
+        {"f64": "@vfwcvt_f_f_v_$f64({v}, $n)"},
+    ),
+    "f64": Conversions(
+        {"f32": "@vfwcvt_f_f_v_$t({x}, $n)"}, {"f32": "@vfncvt_f_f_w_$f32({v}, $n)"}
+    ),
     "s64": Conversions(),
     "s32": Conversions(
         {
@@ -47,8 +59,12 @@ CONVERSIONS = {
             "s8": "@vsext_vf4_$t({x}, $n)",
             "u16": f"{_SIGNED}(@vzext_vf2_$u({{x}}, $n))",
             "u8": f"{_SIGNED}(@vzext_vf4_$u({{x}}, $n))",
+            "s64": f"@vncvt_x_x_w_$t({_CLAMPED}, $n)",
+            "f64": f"@vfncvt_x_f_w_$t({_NUMBERS}, $n)",
         },
         {
+            "s64": "@vsext_vf2_$s64({v}, $n)",
+            "f64": "@vfwcvt_f_x_v_$f64({v}, $n)",
             "s16": _HALVES,
             "u16": f"@vreinterpret_v_${{s16}}_$u16({_HALVES})",
             "s8": f"@vncvt_x_x_w_$s8({_HALVES}, $n)",

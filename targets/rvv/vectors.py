@@ -262,8 +262,9 @@ def _alone(element: str) -> Vector:
 
 
 SINGLE = {
-    "f32": replace(
-        plain("f32", "fmadd.s"),
+    "f32": plain(
+        "f32",
+        "fmadd.s",
         loads={"bf16": "float_of_bits((int32_t)((uint32_t)*({p}) << 16))"},
     ),
     "f64": plain("f64", "fmadd.d"),

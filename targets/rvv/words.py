@@ -16,7 +16,7 @@ LMUL = (4, 2, 1, 0.5)
 _KINDS = {"s": ("i", "int"), "u": ("u", "uint"), "f": ("f", "float"), "b": ("bf", "bfloat")}
 #: Element types that the C text of an instruction may name. For example, ``$s8`` stands for the
 #: vector type of as many s8.
-_OTHERS = ("s8", "u8", "s16", "u16", "s32", "u32", "f32", "f16", "bf16")
+_OTHERS = ("s8", "u8", "s16", "u16", "s32", "u32", "f32", "f16", "bf16", "s64", "f64")
 
 
 @dataclass(frozen=True, slots=True)

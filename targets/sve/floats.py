@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import reduce
 
 from tilewright.isa.vector import TABLE, Numbers, Repeat, Spread, Vector
@@ -92,22 +91,50 @@ _STORES = {
 }
 
 
+#: Conversions of f64 compute in the even 32-bit lanes of two vectors.
+_DOUBLE = all_lanes("f64")
+
+
+def _doubles(lanes: int) -> tuple[str, str]:
+    """Return C that loads f64 as ``lanes`` f32, and C that stores these as f64."""
+    places = "{p}", f"({{p}}) + {lanes // 2}"
+    halves = (f"svcvt_f32_f64_x({_DOUBLE}, svld1_f64({_DOUBLE}, {p}))" for p in places)
+    stores = (
+        f"svst1_f64({_DOUBLE}, {p}, svcvt_f64_f32_x({_DOUBLE}, svzip{half}_f32({{v}}, {{v}})))"
+        for half, p in enumerate(places, 1)
+    )
+    return f"svuzp1_f32({', '.join(halves)})", ", ".join(stores)
+
+
+#: Loads and stores of f32 as f64, which are in the lower half of each 64-bit lane.
+_SINGLES = (
+    f"svcvt_f64_f32_x({_DOUBLE}, svreinterpret_f32_u64("
+    f"svld1uw_u64({_DOUBLE}, (const uint32_t *)({{p}}))))"
+)
+_ROUNDED = (
+    f"svst1w_u64({_DOUBLE}, (uint32_t *)({{p}}), "
+    f"svreinterpret_u64_f32(svcvt_f32_f64_x({_DOUBLE}, {{v}})))"
+)
+
+
 _NARROWED = f"svreinterpret_u16_f16(svcvt_f16_f32_x({_ALL}, svdup_n_f32({{v}})))"
 
 
 def floats(element: str, nbytes: int) -> tuple[Vector, ...]:
     """Return the vector types of f32 or f64: one fills a register, one is a C scalar."""
-    one = plain(element, "fmadd")
-    if element == "f32":
-        loads = {name: first("f32", _SPREADS[name]) for name in ("f16", "bf16")}
-        one = replace(one, loads=loads, stores={"f16": f"*({{p}}) = {first('u16', _NARROWED)}"})
-    return _whole(element, nbytes), one
+    if element == "f64":
+        return _whole(element, nbytes), plain(element, "fmadd")
+    loads = {name: first("f32", _SPREADS[name]) for name in ("f16", "bf16")}
+    stores = {"f16": f"*({{p}}) = {first('u16', _NARROWED)}"}
+    return _whole(element, nbytes), plain(element, "fmadd", loads, stores)
 
 
 def _whole(element: str, nbytes: int) -> Vector:
     lanes, quad = nbytes // SIZES[element], QUAD // SIZES[element]
     everywhere = all_lanes(element)
     single = element == "f32"
+    load, store = _doubles(lanes)
+    loads, stores = (_LOADS, _STORES) if single else ({"f32": _SINGLES}, {"f32": _ROUNDED})
     return Vector(
         name="z",
         element=element,
@@ -128,14 +155,14 @@ def _whole(element: str, nbytes: int) -> Vector:
             lanes=quad,
         ),
         sum_lanes=f"svaddv_{element}({everywhere}, {{v}})",
-        loads=_LOADS if single else {},
+        loads={**loads, "f64": load} if single else loads,
         spreads={name: Spread(how, 1 + (name == "f8_e5m2")) for name, how in _SPREADS.items()}
         if single
         else {},
         repeats={element: Repeat(quad, f"svld1rq_{element}({everywhere}, {{p}})")},
-        stores=_STORES if single else {},
+        stores={**stores, "f64": store} if single else stores,
         ops=_ops(element),
-        mask=mask(element, _LOADS, _STORES) if single else mask(element),
+        mask=mask(element, loads, stores),
         **some_lanes(element, lanes),
         unzip=unzips(element) if single else {},
         numbers=_numbers(lanes) if single else None,

@@ -115,9 +115,25 @@ _STORES = {
 }
 
 
+def _doubles(lanes: int) -> tuple[str, str]:
+    """Return C that loads f64 as ``lanes`` s32, rounded, and C that stores these as f64.
+
+    The conversions saturate. They compute in the even 32-bit lanes of two vectors.
+    """
+    every, places = all_lanes("f64"), ("{p}", f"({{p}}) + {lanes // 2}")
+    found = (f"svrintn_f64_x({every}, svld1_f64({every}, {p}))" for p in places)
+    halves = (f"svcvt_s32_f64_x({every}, {x})" for x in found)
+    stores = (
+        f"svst1_f64({every}, {p}, svcvt_f64_s32_x({every}, svzip{half}_s32({{v}}, {{v}})))"
+        for half, p in enumerate(places, 1)
+    )
+    return f"svuzp1_s32({', '.join(halves)})", ", ".join(stores)
+
+
 def sums(nbytes: int) -> tuple[Vector, ...]:
     """Return the vector types of s32: one fills a register of ``nbytes``, one is a C scalar."""
     lanes, one = nbytes // 4, whole("madd")
+    load, store = _doubles(lanes)
     return (
         Vector(
             name="z",
@@ -136,8 +152,8 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
                 ),
             ),
             sum_lanes=f"(int32_t)svaddv_s32({_ALL}, {{v}})",
-            loads=_LOADS,
-            stores={**_STORES, "s64": store_widened(nbytes)},
+            loads={**_LOADS, "f64": load},
+            stores={**_STORES, "s64": store_widened(nbytes), "f64": store},
             ops=_OPS,
             mask=mask("s32", _LOADS, _STORES),
             **some_lanes("s32", lanes),

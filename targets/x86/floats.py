@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.isa.vector import Mask, MulAdd, Repeat, Spread, Vector
 
 from ..scalar import plain
+from .doubles import load_doubles, load_singles, store_doubles, store_singles
 
 _SUFFIX = {"f32": "ps", "f64": "pd"}
 _LETTER = {"f32": "s", "f64": "d"}
@@ -281,6 +282,8 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         more["loads"] = loads | more.get("loads", {})
         more["stores"] = stores | more.get("stores", {})
         more["spreads"], more["repeats"] = _spreads(bits), _repeats(bits)
+    else:
+        more["loads"], more["stores"] = {"f32": load_singles(bits)}, {"f32": store_singles(bits)}
     ops = _ops(element, bits) | more.pop("ops", {})
     return Vector(
         name=NAMES[bits],
@@ -344,8 +347,10 @@ def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
         "f16": f"{mm}_cvtph_ps({half})",
         "bf16": cast("si", "ps", bits, shifted),
         "f8_e5m2": f"{mm}_cvtph_ps({upper})",
+        "f64": load_doubles("f32", bits),
     }
-    return loads, {"f16": store_bits(bits // 2, f"{mm}_cvtps_ph({{v}}, 0)")}
+    halves = store_bits(bits // 2, f"{mm}_cvtps_ph({{v}}, 0)")
+    return loads, {"f16": halves, "f64": store_doubles("f32", bits)}
 
 
 def _spreads(bits: int) -> dict[str, Spread]:

@@ -10,6 +10,7 @@ from tilewright.isa.vector import Form, Mask, MulAdd, Numbers, Vector
 
 from ..scalar import whole
 from ..stored import fields, table
+from .doubles import load_doubles, store_doubles
 from .floats import (
     DOUBLES,
     FLOATS,
@@ -61,7 +62,8 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
         muladd=(multiply_pairs(bits), *(_multiply(form, bits) for form in forms)),
         sum_lanes=_sum_lanes(bits),
         first=f"_mm_cvtsi128_si32({lowest('s32', bits, 128)})",
-        loads={name: _widened(name, 32, bits) for name in _WIDENED},
+        loads={name: _widened(name, 32, bits) for name in _WIDENED}
+        | {"f64": load_doubles("s32", bits)},
         stores=more.pop("stores", None) or _stores(bits),
         ops=ops,
         **more,
@@ -281,7 +283,7 @@ def _stores(bits: int) -> dict[str, str]:
     For 8 and 16 bits, a shuffle gathers the low bits of each lane. For s64, lanes are widened.
     """
     found = {name: _narrowed(_BITS[name], bits) for name in ("s16", "u16", "s8", "u8")}
-    return found | {"s64": store_widened(bits)}
+    return found | {"s64": store_widened(bits), "f64": store_doubles("s32", bits)}
 
 
 def _narrowed(size: int, bits: int) -> str:

@@ -232,6 +232,12 @@ def test_a_constant_is_declared_once() -> None:
 # -- the banner -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("beta", "restrict"), [(0, "restrict "), (1, "")])
+def test_d_may_be_the_memory_of_c(beta: int, restrict: str) -> None:
+    text = text_of(tw.Gemm(4, 16, 8, beta=beta, d=tw.Matrix("f32")))
+    assert re.search(rf"tile0_4x16\(.*float \*{restrict}d\)", text)
+
+
 def command_of(text: str) -> list[str]:
     """The words of the command in a file's banner, pasted into a shell as they stand there."""
     _, _, after = text.partition(" * Command:\n")

@@ -243,6 +243,22 @@ def test_known_places_are_gathered_by_runs() -> None:
         gathered(np.arange(0, 196, 2))
 
 
+@pytest.mark.parametrize(("axis", "shape"), [(0, (4, 3)), (1, (5, 2))])
+def test_rows_are_added_as_pytorch_exports_it(axis: int, shape: tuple[int, int]) -> None:
+    """``index_add`` becomes numbers that are repeated along the other axis."""
+    rows, columns = shape
+    at = (rows, 1) if axis == 0 else (1, columns)
+    text = f"""g (float[5, 3] x, int32[{at[0]}, {at[1]}] i, float[{rows}, {columns}] y)
+    => (float[5, 3] z) <int64[2] wide = {{{rows}, {columns}}}>
+    {{ e = Expand (i, wide)
+       z = ScatterElements <axis: int = {axis}, reduction: string = "add"> (x, e, y) }}"""
+    x, y = np.arange(15, dtype=np.float32).reshape(5, 3), np.ones(shape, np.float32)
+    numbers, right = np.array([1, 2, 1, -1], np.int32)[: shape[axis]], x.copy()
+    np.add.at(right.swapaxes(0, axis), numbers, y.swapaxes(0, axis))
+    found = call(tilewright.onnx.load(model(text, 18)), x, numbers.reshape(at), y)
+    np.testing.assert_array_equal(found, right)
+
+
 def test_axes_of_free_size_are_joined_and_counted() -> None:
     text = """g (float[b, s, 4] x) => (float[r, 4] y)
     <int64 zero = {0}, int64 one = {1}, int64[2] rows = {-1, 4}>
@@ -298,6 +314,10 @@ def test_a_function_of_the_file_is_expanded() -> None:
          "depends on no input"),
         ("g (complex64[2] x) => (complex64[2] y) { y = Identity (x) }", "no such element type"),
         ("g (float x) => (float y) { y = RandomUniformLike (x) }", "is not imported"),
+        ("g (float[3] x, int32[2, 1] i, float[2] u) => (float[3] y) { y = ScatterND (x, i, u) }",
+         "elements are added, not replaced"),
+        ("""g (float[3, 3] x, int32[2, 2] i, float[2] u) => (float[3, 3] y)
+         { y = ScatterND <reduction: string = "add"> (x, i, u) }""", "rows have one number each"),
     ],
 )  # fmt: skip
 def test_what_no_network_can_be_is_refused(graph: str, says: str) -> None:

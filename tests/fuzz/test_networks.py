@@ -75,6 +75,14 @@ FOUND: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda x, i: nn.concat((nn.take(x[:, :0], i), nn.take(x, i)), axis=1),
         {"x": t(4, 5), "i": t(B, type="s32")},
     ),
+    "rows of a table, transposed": (
+        lambda x, i: nn.take(x, i).transpose((1, 0, 2)) * 2,
+        {"x": t(5, 4, C), "i": t(3, type="s32")},
+    ),
+    "rows added to rows without columns": (
+        nn.scatter_add,
+        {"base": t(5, 0), "index": t(B, type="s32"), "rows": t(B, 0)},
+    ),
     "values without rows, transposed, in a product": (
         lambda x, y: x[:, :, :0].transpose((0, 2, 1)) @ y, {"x": t(3, 2, 1), "y": t(3, 2, 32)}
     ),

@@ -47,6 +47,10 @@ KERNELS: dict[str, Any] = {
         w={"q": tw.Tensor(tw.Quantized("u4", scale="f16", zero="u4", block=32), (40, 7)),
            "b": tw.Tensor("f32", 7)},
     ),
+    "added": tw.network(nn.scatter_add).of(
+        base=tw.Tensor("f32", (5, 12)), index=tw.Tensor("s32", (tw.dim("r"),)),
+        rows=tw.Tensor("f32", (tw.dim("r"), 12)),
+    ),
 }  # fmt: skip
 
 
@@ -55,7 +59,7 @@ def test_a_library_passes_and_packs_the_block_that_python_saves(tmp_path: Path) 
     assert "24 f32 of w.b - w.c" in library.files["include/nets.h"]
     (built,) = library.build(tmp_path / "nets", architectures=[machine()])
     assert built.passed, built.output
-    assert "7 kernels, 20 calls" in built.output
+    assert "8 kernels, 22 calls" in built.output
 
     net: Any = tw.compile(SPEC)
     packed = net.pack(GIVEN)

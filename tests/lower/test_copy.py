@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.cases import Cases
 from support.specimens import VECTOR_TARGETS
+from support.spellings.arithmetic import halfway
 
 import tilewright as tw
 from tilewright.errors import ScheduleError, SpecError
@@ -21,14 +22,22 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.pack import Copy
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.types import is_integer
+from tilewright.spec.types import ITEMSIZE, is_integer
 
 FLOATS, WHOLES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2"), ("s8", "u8", "s16", "u16", "s32")
 EVERY = (*VECTOR_TARGETS, "sme")
 
 
+#: The conversions from and to types of 64 bits.
+WIDE = [("f64", made) for made in ("f32", *WHOLES)]
+WIDE += [(source, "f64") for source in (*FLOATS, *WHOLES)]
+WIDE += [("s64", made) for made in WHOLES] + [(source, "s64") for source in WHOLES]
+
+
 def layouts(type_: Any) -> list[Any]:
-    return [Matrix(type_), Matrix(type_, "F"), Packed(type_, bits=32), Packed(type_, 16, bits=64)]
+    least = max(32, 8 * ITEMSIZE[type_])
+    plain = Matrix(type_), Matrix(type_, "F")
+    return [*plain, Packed(type_, bits=least), Packed(type_, 16, bits=64)]
 
 
 def specs() -> list[Copy]:
@@ -43,6 +52,10 @@ def specs() -> list[Copy]:
         for number, (source, made) in enumerate(some):
             rows, cols = sizes[(index + number) % len(sizes)]
             found.append(Copy(rows, cols, layouts(one)[source], layouts(other)[made]))
+    for number, (one, other) in enumerate(WIDE):
+        source, made = pairs[number % len(pairs)]
+        rows, cols = sizes[(number + source) % len(sizes)]
+        found.append(Copy(rows, cols, layouts(one)[source], layouts(other)[made]))
     wide = [Copy(9, 14, Matrix("f64", order), Matrix("f64")) for order in ("C", "F")]
     wide += [Copy(9, 14, Matrix("s64", "F"), Packed("s64", 8, bits=64))]
     wide += [Copy(9, 14, "f32", Packed("bf16")), Copy(9, 21, "s8", Packed("s8"))]
@@ -60,10 +73,13 @@ def given(spec: Copy, forms: Any, rng: np.random.Generator) -> Any:
     shape: Any = (spec.rows, spec.cols)
     if is_integer(type_):
         low, high = INTEGERS[type_]
-        values = rng.integers(max(low, -70000), min(high, 70000), shape, endpoint=True)
+        most = 2**33 if type_ == "s64" else 70000
+        values = rng.integers(max(low, -most), min(high, most), shape, endpoint=True)
     else:
         high = 20 if isinstance(spec.d, Matrix) else 4  # the bits of a NaN are not compared
         values = rng.standard_normal(shape) * np.exp2(rng.integers(-12, high, shape))
+        if type_ == "f64" and isinstance(spec.d, Matrix):
+            values = np.where(values < 0, values, rng.choice(halfway(), shape))
     return np.array(encode(values, type_).view(DTYPES[type_]), order=spec.a.order)
 
 
@@ -137,6 +153,9 @@ COMPILED = [
     ("host", Copy(M, 70, "s4", "f32", lda=80)),
     ("avx2", Copy(33, 50, Matrix("u4", "F"), Packed("s8"))),
     ("neon", Copy(19, 21, "s4", Packed("f16", 8, bits=64))),
+    ("host", Copy(M, N, Matrix("f16", "F"), "f64", lda=LD)),
+    ("avx2", Copy(19, 50, Packed("f64", 8, bits=64), Matrix("s8", "F"))),
+    ("scalar", Copy(M, 7, "s64", "u8")),
 ]
 
 
@@ -145,6 +164,21 @@ COMPILED = [
 def test_compiled_copies(target: str, spec: Copy, cases: Cases) -> None:
     kernel = tw.compile(spec, target=target)
     assert kernel.verify(cases=2).max_error == 0
+    cases.count(target, "compiled")
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("target", ["avx512", "avx2", "scalar", "neon", "rvv256"])
+def test_doubles_are_rounded_once(target: str, cases: Cases) -> None:
+    x = halfway()[:4500].reshape(90, 50)
+    narrow: Any = tw.compile(Copy(90, 50, Matrix("f64", "F"), "f32"), target=target)(
+        np.asfortranarray(x)
+    )
+    with np.errstate(over="ignore", invalid="ignore"):
+        right = x.astype(np.float32)
+    same = (narrow.view(np.uint32) == right.view(np.uint32)) | (np.isnan(narrow) & np.isnan(right))
+    assert same.all(), x[~same][:4]
+    assert np.isinf(right).any() and np.isnan(right).any() and (np.abs(right) < 1e-38).any()
     cases.count(target, "compiled")
 
 
@@ -174,7 +208,8 @@ def test_copy_to_the_format_of_a_product_is_pack_b() -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: Copy(4, 4, "f64", "f32"), "elements of 64 bits are not converted.*f64 to f32"),
+    (lambda: Copy(4, 4, "f64", "bf16"), "of 64 bits does not exist.*f64 to bf16.*rounds twice"),
+    (lambda: Copy(4, 4, "s64", "f32"), "of 64 bits does not exist.*s64 to f32.*s32 first"),
     (lambda: Copy(4, M, "s8", Packed("s8", bits=32)), "a packed matrix has fixed sizes"),
     (lambda: Copy(4, 4, "s8", Packed("s8", bits=32), ldd=8), "ldd is given, but d is packed"),
     (lambda: Copy(4, 5, lda=4), "lda is smaller"),

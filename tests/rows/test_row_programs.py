@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
+from support.spellings.arithmetic import halfway
 
 import tilewright as tw
 from tilewright import nn, targets
@@ -50,6 +52,18 @@ def wide(x: Any) -> Any:
     return x / tw.sqrt(nn.sum(x * x, keepdims=True) + 1), nn.max(x)
 
 
+def narrowed(x: Any, y: Any) -> Any:
+    """Arithmetic in f32 of an input of f64; results of f64, one of them an input of bytes."""
+    z = nn.softmax(x.astype("f32"))
+    return (tw.tanh(z) * y).astype("f64"), nn.sum(z * z).astype("f64"), y.astype("f64")
+
+
+def widened(x: Any) -> Any:
+    """Arithmetic in f64 of an input of f32, and results of f32."""
+    z = nn.layer_norm(x.astype("f64"))
+    return z.astype("f32"), nn.sum(z * z).astype("f32"), nn.max(z)
+
+
 def tensors(rows: Any, cols: Any, type_: Any = "f32") -> dict[str, tw.Tensor]:
     full, column = tw.Tensor(type_, (rows, cols)), tw.Tensor("f32", cols)
     return {"x": full, "w": column, "b": column}
@@ -67,6 +81,11 @@ def _specs() -> dict[str, tuple[tw.Network, tuple[int, int]]]:
         ),
         "bf16": (tw.network(halved).of(**tensors(ROWS, 70, "bf16")), (2, 70)),
         "f64": (tw.network(wide).of(x=tw.Tensor("f64", (ROWS, COLS))), (2, 77)),
+        "from f64": (
+            tw.network(narrowed).of(x=tw.Tensor("f64", (ROWS, 85)), y=tw.Tensor("u8", (ROWS, 85))),
+            (2, 85),
+        ),
+        "in f64": (tw.network(widened).of(x=tw.Tensor("f32", (ROWS, COLS))), (2, 77)),
     }  # fmt: skip
 
 
@@ -147,6 +166,20 @@ def test_types_go_in_and_out(type_: Any) -> None:
 
     kernel = compiled(requantized, x=tw.Tensor(type_, (ROWS, 53)))
     assert kernel.verify(cases=3).cases == 3
+
+
+def test_casts_between_f32_and_f64_round_as_numpy_does() -> None:
+    x = halfway()[:4200].reshape(-1, 42)
+    narrow = compiled(lambda x: x.astype("f32"), x=tw.Tensor("f64", (ROWS, 42)))(x)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.testing.assert_array_equal(narrow, x.astype(np.float32))
+    total = compiled(
+        lambda x: nn.sum(x.astype("f64")).astype("f32"), x=tw.Tensor("f32", (ROWS, 42))
+    )
+    y = np.where(np.abs(narrow) < 1e9, narrow, np.float32(1 / 3))
+    right = [math.fsum(row) for row in y.astype(np.float64).tolist()]
+    np.testing.assert_allclose(total(y), right, rtol=2**-23, atol=1e-6)
+    assert not np.array_equal(total(y), y.sum(1)), "numpy sums in f32"
 
 
 @pytest.mark.parametrize("size", [40, COLS])

@@ -53,11 +53,11 @@ def _of_rows(plan: RowsPlan) -> Program:
     if plan.together == 1:
         row = symbol("row")
         body: tuple[NestNode, ...] = (_row_call(plan, tiles[0], row, ZERO),)
-        return Program((_shared(plan, "row", plan.rows, body, _work(tiles)),), tiles)
+        return Program((_shared(plan, "row", plan.rows, body, row_work(tiles)),), tiles)
     count = Integer(plan.together)
     blocks, left = div(plan.rows, count), mod(plan.rows, count)
     body = _block(plan, tiles, kept, count, count * symbol("block"))
-    nest: list[NestNode] = [_shared(plan, "block", blocks, body, count * _work(tiles))]
+    nest: list[NestNode] = [_shared(plan, "block", blocks, body, count * row_work(tiles))]
     if left != 0:
         nest += when(left, _block(plan, tiles, kept, left, count * blocks))
     return Program(tuple(nest), tiles)
@@ -128,7 +128,7 @@ def _shared(
     return BlockLoop(counter, trips, body, parallel=parallel, work=work if parallel else None)
 
 
-def _work(tiles: Iterable[TileProgram]) -> Expr:
+def row_work(tiles: Iterable[TileProgram]) -> Expr:
     """Return the work of a call of each tile in vector multiply-adds: operations and accesses."""
     done = sum(map(tile_formulas, tiles), Formulas())
     return Integer(1) + done.elementary_operations + done.loads + done.stores
@@ -162,7 +162,7 @@ def _blocks(
     plan: RowsPlan, tile: TileProgram, counter: str, count: Expr, start: Expr, step: int
 ) -> NestNode:
     call = Call(tile.name, _places(plan, tile, start + step * symbol(counter)))
-    found = _shared(plan, counter, count, (call,), _work([tile]))
+    found = _shared(plan, counter, count, (call,), row_work([tile]))
     return replace(found, note=f"{step} columns")
 
 

@@ -187,7 +187,8 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
     for operand in tile.operands.values():
         if operand.name in used and operand.name not in ("a", "b"):
             role: Literal["in", "out"] = "out" if operand.name in written else "in"
-            yield Parameter(operand.name, role, operand.type)
+            may_be_c = operand.name == "d" and "c" in used
+            yield Parameter(operand.name, role, operand.type, shared=may_be_c)
     yield from (Parameter(s, "size") for s in sizes_used(ops, plan.slots))
     numbers = {op.source for op in ops if isinstance(op, Splat) and isinstance(op.source, str)}
     yield from (

@@ -29,8 +29,10 @@ from tilewright.spec.expression.tensors import (
     Input,
     Join,
     Reduce,
+    ScatterAdd,
     Take,
     View,
+    cast,
 )
 from tilewright.spec.network.stages import Stages
 from tilewright.spec.network.value import Network, slot_of
@@ -46,11 +48,11 @@ from .block import Outer
 from .composites import Composite, composites
 from .elements import Elements
 from .names import Computed, Key, Namer, with_names
-from .placed import Placed, axes_of, expr_of, exprs_of, merged, tight
+from .placed import Placed, expr_of, exprs_of, tight
 from .products import Products, fits_epilogue, matrix_order
 from .rebuilt import arguments, rebuilt
 from .shared import shared_nodes
-from .step import Found, Opening, Sizes, Step, outer_loops, shown_as
+from .step import Indexed, Opening, Step, rows_of, shown_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Cutter:
                     self.place(found.second.args[1])
                 if id(node) not in self.multiplied:
                     self._product(node)
-            elif isinstance(node, Join | Take) or id(node) in self.shared:
+            elif isinstance(node, Join | Take | ScatterAdd) or id(node) in self.shared:
                 self.place(node)
 
     def place(self, node: Expression) -> Placed:
@@ -159,6 +161,8 @@ class Cutter:
                     self._count(node)
                 case Take():
                     self._take(node)
+                case ScatterAdd():
+                    self._scatter(node)
                 case _:
                     written, buffer = self._new(node)
                     self._elements(node, written, buffer)
@@ -402,31 +406,64 @@ class Cutter:
     def _take(self, node: Take) -> None:
         """Add the stage of ``nn.take``, which copies rows of a table."""
         table, rows = map(self.place, node.args)
-        width: Expr = ONE
-        for size in table.shape[1:]:
-            width *= expr_of(size)
         if not table.is_tight():
             table = self._copied(node.args[0])
-        count = len(rows.shape)
         written, buffer = self._part(node), None
-        if written is None or not written.is_tight(count):
+        if written is None:
             written, buffer = self._new(node)
-        sizes = Sizes(self.taken)
-        row = Input("in0", table.type, (1, sizes.of(width)))
-        plan = plan_rows(Network((row,), (row,)), Schedule(), self.target)
-        axes = merged(axes_of(rows.sizes, (written.strides[:count], rows.strides)))
-        loops, shifts = outer_loops(axes, ("out", "rows"), (written.offset, rows.offset))
-        at = shifts.pop("rows", ZERO)
-        shifts["in0_"] = table.offset + symbol("found") * table.strides[0]
-        found = Found("found", rows.name, at, expr_of(table.shape[0]))
-        operands = {"out": written.name, "in0_": table.name}
         buffer = self.unfilled.pop(written.name, buffer)
-        step = Step(
-            self._name(node), plan, written.name, buffer, operands, sizes.bound, repr(node),
-            loops, shifts, found=found,
-        )  # fmt: skip
-        self.made.append(Computed(step))
+        each = rows_of(rows, table, written)
+        self._rows(node, node, {id(node): each.table}, each.value, each, buffer)
         self.values[id(node)] = written
+
+    def _scatter(self, node: ScatterAdd) -> None:
+        """Add the stages of ``nn.scatter_add``: a copy, to whose rows others are then added."""
+        base, index, rows = node.args
+        numbers, added = self.place(index), self.place(rows)
+        added = self._unit(rows, added, added.shape)
+        if self._is_changed(node):
+            written = self.place(base)
+        else:
+            if known := not isinstance(base, Full):
+                self.place(base)
+            part = self._part(node)
+            written, buffer = self._new(node) if part is None else (part, None)
+            buffer = self.unfilled.pop(written.name, buffer)
+            self._elements(base, written, buffer, known=known)
+        self.values[id(node)] = written
+        each = rows_of(numbers, written, added, self.stages.threads or 1)
+        old, new = (Input(str(x.name), x.type, x.shape) for x in (each.table, each.value))
+        made = cast(old + new, written.type)
+        leaves = {id(old): each.table, id(new): each.value}
+        self._rows(node, made, leaves, each.table, each, None)
+
+    def _is_changed(self, node: ScatterAdd) -> bool:
+        """Return True if the base of ``node`` is in an array of its own that nothing else reads."""
+        base = node.args[0]
+        alone = len(self.users[id(base)]) == 1 and id(base) not in self.ends
+        # A part of a joined tensor, which other stages may read, can be in the tensor's array.
+        return alone and not isinstance(base, View | Join | Input | Weight)
+
+    def _rows(
+        self,
+        node: Take | ScatterAdd,
+        made: Expression,
+        leaves: Mapping[int, Placed],
+        target: Placed,
+        each: Indexed,
+        buffer: Buffer | None,
+    ) -> None:
+        """Add the stage that computes ``made`` and writes it to ``target``, a row, in loops."""
+        stage = Elements(
+            made, leaves, target, target.shape, self.taken, self.target, Schedule(),
+            around=each.loops,
+        ).stage()  # fmt: skip
+        said = repr(rebuilt(node, lambda one: None if one is node else self._shown(one)))
+        step = Step(
+            self._name(node), stage.plan, target.name, buffer, stage.operands, stage.sizes, said,
+            stage.loops, stage.shifts, each.parallel, each.found,
+        )  # fmt: skip
+        self.made.append(Computed(step, () if made is node else (node,)))
 
     def _join(self, node: Join) -> None:
         """Add the stages of ``nn.concat``: each writes one part of the joined tensor."""
@@ -477,7 +514,9 @@ class Cutter:
         """Add the stage that writes a result of the network, if no stage does so yet."""
         assert node.tensor is not None
         target = self._array(node, output)
-        known = id(node) in self.values or isinstance(node, View | Product | Join | Take | Count)
+        known = id(node) in self.values or isinstance(
+            node, View | Product | Join | Take | ScatterAdd | Count
+        )
         if known:
             self.place(node)
         if output in self.written:
@@ -496,7 +535,7 @@ class Cutter:
         """
         assert node.tensor is not None
         for result, output in zip(self.results, self.outputs, strict=True):
-            if _reshaped(result) is node and output not in self.written:
+            if self._becomes(node, result) and output not in self.written:
                 found = self._array(node, output)
                 if self.strides[output] is not None:
                     fits = gaps and result is node and matrix_order(found) is not None
@@ -505,6 +544,17 @@ class Cutter:
                 self.written.add(output)
                 return found, None
         return None
+
+    def _becomes(self, node: Expression, result: Expression) -> bool:
+        """Return True if a result is ``node``, in another shape or with rows added to its rows."""
+        while result is not node:
+            if isinstance(result, ScatterAdd) and self._is_changed(result):
+                result = result.args[0]
+            elif isinstance(result, View) and result.fn == "reshape":
+                (result,) = result.args
+            else:
+                return False
+        return True
 
     def _array(self, node: Expression, output: Name) -> Placed:
         """Return the array of a result, in the shape of ``node``."""
@@ -531,10 +581,3 @@ class Cutter:
             elements *= size
         name = Name(f"value{next(self.numbers)}")
         return Placed(name, type_, shape, tight(sizes, order)), Buffer(name, type_, elements)
-
-
-def _reshaped(node: Expression) -> Expression:
-    """Return the tensor that ``node`` is, or that it has in another shape."""
-    while isinstance(node, View) and node.fn == "reshape":
-        (node,) = node.args
-    return node

@@ -16,6 +16,7 @@ from tilewright.symbolic import ONE, ZERO
 
 from ..routines.copy import plan_copy
 from ..rows.plan import plan_rows
+from .block import Outer
 from .placed import Axis, Placed, axes_of, exprs_of, merged
 from .rebuilt import arguments, rebuilt
 from .step import Opening, Planned, Rows, Sizes, outer_loops
@@ -26,7 +27,7 @@ class Elements:
 
     ``leaves`` has the arrays that the stage reads, by the ``id`` of their nodes. They are broadcast
     to ``shape``. By ``opening``, the stage can compute some of the rows, as far as each needs no
-    other row.
+    other row. The loops ``around`` are around those of the stage.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class Elements:
         schedule: Schedule,
         *,
         opening: Opening = Opening.WHOLE,
+        around: tuple[Outer, ...] = (),
     ) -> None:
+        self.around = around
         self.node, self.target, self.machine = node, target, machine
         self.opening, self.opened = opening, opening is not Opening.WHOLE
         self.shape, self.schedule = shape or (1,), schedule
@@ -132,7 +135,7 @@ class Elements:
             Matrix(target.type), lda=self.sizes.of(col.steps[1]), ldd=self.sizes.of(row.steps[0]),
         )  # fmt: skip
         outer = [axis for axis in axes if axis not in (row, col)]
-        loops, shifts = outer_loops(outer, ("d", "a"), (target.offset, source.offset))
+        loops, shifts = outer_loops(outer, ("d", "a"), (target.offset, source.offset), self.around)
         sizes = {slot: self.sizes.bound[f"{dim.name}_"] for slot, dim in spec.runtime_sizes()}
         operands = {"d": target.name, "a": source.name}
         return Planned(plan_copy(spec, Schedule(), self.machine), operands, sizes, loops, shifts)
@@ -160,7 +163,7 @@ class Elements:
         spec = Network(tuple(inputs.values()), (expression,), strides=gaps)
         plan = plan_rows(spec, self.schedule, self.machine)
         offsets = tuple(value.offset for value in self.values)
-        loops, shifts = outer_loops(outer, tuple(names), offsets)
+        loops, shifts = outer_loops(outer, tuple(names), offsets, self.around)
         operands = dict(zip(names, (value.name for value in self.values), strict=True))
         slot = slot_of(height.name) if several and isinstance(height, Dim) else None
         steps = dict(zip(names, rows.steps, strict=True))

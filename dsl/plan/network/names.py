@@ -8,14 +8,16 @@ from typing import NamedTuple
 
 from tilewright.spec.expression.nodes import Call, Expression
 from tilewright.spec.expression.products import Product
-from tilewright.spec.expression.tensors import Cast, Count, Join, Reduce, Take, View
+from tilewright.spec.expression.tensors import Cast, Count, Join, Reduce, ScatterAdd, Take, View
 
 from .composites import Composite
 from .rebuilt import arguments
 from .step import Step
 
 #: Names of stages that are no function of elements, by the class of what they compute.
-_KINDS = {Join: "join", Take: "take", Count: "arange", Product: "product"}
+_KINDS = {
+    Join: "join", Take: "take", ScatterAdd: "scatter_add", Count: "arange", Product: "product",
+}  # fmt: skip
 
 
 #: The number of a node, and how many stages before compute the same node.

@@ -13,9 +13,13 @@ from tilewright.ir.nest import Name
 from tilewright.spec.expression.shapes import grouped
 from tilewright.spec.expression.tensors import View
 from tilewright.spec.network.value import slot
-from tilewright.spec.sizes import Size
+from tilewright.spec.sizes import Size, joined_size, terms_of
 from tilewright.spec.types import TypeName
 from tilewright.symbolic import ONE, ZERO, size_expr
+
+#: Threads share the columns of a row if each has at least this number of them: those of a line of
+#: the cache in f32.
+SHORT = 16
 
 
 def expr_of(size: Size) -> Expr:
@@ -65,6 +69,26 @@ class Placed:
         """Return True if the elements along the axes from ``first`` on have no gaps."""
         strides = tight(self.sizes[first:])
         return all(same(*each) for each in zip(self.strides[first:], strides, strict=True))
+
+    def row(self, number: Expr) -> Placed:
+        """Return the value at one index of the first axis."""
+        offset = self.offset + number * self.strides[0]
+        return replace(self, shape=self.shape[1:], strides=self.strides[1:], offset=offset)
+
+    def part(self, first: int, count: int, number: Expr) -> Placed | None:
+        """Return part ``number`` of ``count`` equal parts of the elements along the last axes.
+
+        Axis ``first`` and those after it become one. Return None if no such strides exist, or if
+        the parts are short.
+        """
+        whole, dims = terms_of(joined_size(self.shape[first:]))
+        lead, each = self.shape[:first], whole // count
+        steps = None if dims or whole % count else self._reshaped((*lead, count, each))
+        if steps is None or each < SHORT:
+            return None
+        *outer, part, step = steps
+        offset = self.offset + number * part
+        return replace(self, shape=(*lead, each), strides=(*outer, step), offset=offset)
 
     def viewed(self, view: View) -> Placed | None:
         """Return a view of this value; None if strides cannot describe the view."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.ir.nest import Name
 from tilewright.ir.stages import Buffer
@@ -14,13 +14,16 @@ from tilewright.spec.expression.nodes import Expression
 from tilewright.spec.expression.tensors import Input
 from tilewright.spec.network.value import slot_of
 from tilewright.spec.sizes import Dim, Size
-from tilewright.symbolic import symbol, value
+from tilewright.symbolic import ZERO, symbol, value
 
 from ..plan import ByRows, Plan
 from ..routines.copy import CopyPlan
 from ..rows.plan import RowsPlan
 from .block import Block, Outer
-from .placed import Axis
+from .placed import Axis, Placed, axes_of, merged
+
+#: The number of a row that a stage reads, in formulas.
+FOUND = symbol("found")
 
 
 class Opening(Enum):
@@ -33,9 +36,8 @@ class Opening(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An index that a stage reads from an array in its loops, for ``nn.take``: see ``Lookup``."""
+    """Where a stage reads the number ``FOUND`` of a row in its loops: see ``Lookup``."""
 
-    name: str
     indices: Name
     at: Expr
     count: Expr
@@ -112,6 +114,12 @@ class Step:
         return (self.name, *self.also)
 
     @property
+    def in_place(self) -> bool:
+        """True if the stage reads the elements that it writes."""
+        own = [name for name, array in self.operands.items() if array == self.written]
+        return len({self.shifts.get(name, ZERO) for name in own}) < len(own)
+
+    @property
     def product(self) -> Plan | ByRows | None:
         """The plan if the stage is a product, possibly with functions of elements after it."""
         return self.plan if isinstance(self.plan, Plan | ByRows) else None
@@ -153,19 +161,56 @@ class Sizes:
         return Dim(name)
 
 
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Loops over numbers of rows, and in them row ``FOUND`` of a table and a row of a value.
+
+    If ``parallel``, threads share the outermost loop, over parts of both rows.
+    """
+
+    loops: tuple[Outer, ...]
+    found: Found
+    table: Placed
+    value: Placed
+    parallel: bool
+
+
 def outer_loops(
-    axes: list[Axis], operands: tuple[str, ...], offsets: tuple[Expr, ...]
+    axes: list[Axis],
+    operands: tuple[str, ...],
+    offsets: tuple[Expr, ...],
+    around: tuple[Outer, ...] = (),
 ) -> tuple[tuple[Outer, ...], dict[str, Expr]]:
     """Return loops over ``axes``, and the offset of each operand in an iteration, in elements.
 
-    Without loops, the operands begin at ``offsets``.
+    Without loops, the operands begin at ``offsets``. The loops ``around`` come first.
     """
-    loops = tuple(Outer(f"outer{number}", axis.size) for number, axis in enumerate(axes))
+    loops = tuple(Outer(f"outer{i}", axis.size) for i, axis in enumerate(axes, len(around)))
     shifts = dict(zip(operands, offsets, strict=True))
     for loop, axis in zip(loops, axes, strict=True):
         for name, step in zip(operands, axis.steps, strict=True):
             shifts[name] += symbol(loop.counter) * step
-    return loops, {name: shift for name, shift in shifts.items() if shift != 0}
+    return (*around, *loops), {name: shift for name, shift in shifts.items() if shift != 0}
+
+
+def rows_of(index: Placed, table: Placed, value: Placed, threads: int = 1) -> Indexed:
+    """Return the loops over an ``index``, whose numbers are those of rows of ``table``.
+
+    The leading axes of ``value`` are those of the index. Each of several ``threads`` has columns of
+    its own if it can have equally many.
+    """
+    count, around = len(index.shape), tuple[Outer, ...]()
+    share = symbol("outer0")
+    one, other = table.part(1, threads, share), value.part(count, threads, share)
+    if threads > 1 and one is not None and other is not None:
+        table, value, around = one, other, (Outer("outer0", Integer(threads)),)
+    axes = merged(axes_of(index.sizes, (index.strides, value.strides[:count])))
+    names, offsets = ("index", "value"), (index.offset, value.offset)
+    loops, shifts = outer_loops(axes, names, offsets, around)
+    at, first = (shifts.get(name, ZERO) for name in names)
+    row = Placed(value.name, value.type, value.shape[count:], value.strides[count:], first)
+    found = Found(index.name, at, table.sizes[0])
+    return Indexed(loops, found, table.row(FOUND), row, parallel=bool(around))
 
 
 def shown_as(node: Expression, name: Name) -> Expression:

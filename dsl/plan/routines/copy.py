@@ -164,9 +164,27 @@ class Move:
         return self.same and self.together > 1
 
     @property
+    def resized(self) -> str:
+        """The type of lanes whose accesses convert from or to 64 bits; "" if none do."""
+        source, made = self.source.type, self.made.type
+        if (ITEMSIZE[source] == 8) == (ITEMSIZE[made] == 8):
+            return ""
+        return "s32" if is_integer(source) or is_integer(made) else "f32"
+
+    def reaches(self, lanes: int) -> bool:
+        """Return True if vectors of ``lanes`` convert the elements of 64 bits, or none do."""
+        if not self.resized:
+            return True
+        source, made = self.source.type, self.made.type
+        held = (v for v in self.target.of(self.resized) if v.lanes == lanes)
+        return any(source in v.loads if ITEMSIZE[source] == 8 else made in v.stores for v in held)
+
+    @property
     def easy(self) -> bool:
         """True if an element can be extracted from a word by few operations."""
         source = self.source.type
+        if ITEMSIZE[source] == 8 and self.resized:
+            return False
         whole = is_integer(source) or ITEMSIZE[source] == 4
         return whole or is_upper_half(source) or self.same
 
@@ -212,7 +230,7 @@ class Move:
     @property
     def real(self) -> str:
         """The floating-point type of elements in registers."""
-        return "f64" if self.source.type == "f64" else "f32"
+        return "f64" if self.source.type == "f64" and not self.resized else "f32"
 
     @property
     def copies(self) -> bool:
@@ -418,7 +436,8 @@ def tiled(move: Move) -> tuple[Move, str]:
     if move.source.shared:
         return replace(move, lanes=1, tile=(DOWN, 1)), "one element for several lines"
     if move.copies:
-        vector = target.of("s32" if not move.same or itemsize < 4 else move.source.type)[0]
+        held = "s32" if not move.same or itemsize < 4 else move.source.type
+        vector = next(v for v in target.of(held) if move.reaches(v.lanes))
         step = vector.lanes * (move.together if move.same else 1)
         return replace(move, lanes=vector.lanes, tile=(ROW_VECTORS * step, 1)), "a row at a time"
     turns = move.source.along or move.made.along
@@ -505,12 +524,13 @@ def exchanged_square(target: Target, type_: str) -> int:
 def _lanes(move: Move, *, turns: bool) -> int:
     """Return the lanes of the widest vectors that the move can use."""
     target = move.target
-    element = move.source.type if ITEMSIZE[move.source.type] == 8 else "s32"
+    element = move.source.type if ITEMSIZE[move.source.type] == 8 and not move.resized else "s32"
     other = element if element != "s32" else "f32"
     narrow = move.together if move.words and move.turns else 1
 
     def fits(vector: Vector) -> bool:
         there = any(v.lanes == vector.lanes for v in target.of(other))
+        there = there and move.reaches(vector.lanes)
         registers = vector.lanes * vector.registers * narrow
         most = target.registers + (target.registers if vector.mixes else SPILLED)
         return there and (not turns or (vector.transposes and registers <= most))

@@ -15,6 +15,7 @@ from tilewright.elementwise.functions import lower_expression
 from tilewright.spec.expression.nodes import Composed, Expression, every_node, nodes_of, rows
 from tilewright.spec.expression.shapes import Shaped
 from tilewright.spec.expression.tensors import Input, Reduce
+from tilewright.spec.network.doubles import real_of
 from tilewright.spec.network.places import Grid, Place, grid_of, reduces_columns
 
 #: If several passes need a value, it is held in memory only if computing it again takes more
@@ -148,6 +149,7 @@ class _Cutter:
             self.of_level.setdefault(level, []).append(node)
         self.last = max(self.levels[id(node)] - (not self._varies(node)) for node in self.results)
         self.last = max(self.last, 0)
+        self.wide = real_of(self.results) == "f64"
         self.short: dict[int, Expression] = {}
         self._need()
 
@@ -219,8 +221,7 @@ class _Cutter:
         if len(args) < len(node.args):
             return None
         found = node.of(node.shell, tuple(args))
-        wide = node.tensor is not None and node.tensor.type == "f64"
-        return found if operations([found], wide=wide) <= _CHEAP else None
+        return found if operations([found], wide=self.wide) <= _CHEAP else None
 
     def cut(self) -> Cut:
         """Return the passes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
 
 from sympy import Expr
@@ -311,7 +311,8 @@ def plan_rows(spec: Network, schedule: Schedule, target: Target) -> RowsPlan:
     """Return the plan of the row program ``spec``."""
     parameters = signature(spec)
     real = spec.real
-    vector = widest(target, real)
+    loaded = {each.type for each in parameters.arrays} & {"f32", "f64"} - {real}
+    vector = widest(target, real, loaded)
     _check_schedule(schedule, tile_widths(target, vector))
     results = dict(zip(spec.names, spec.results, strict=True))
     found = cut(results)
@@ -353,7 +354,7 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
     free = [
         name
         for name, expression in found.passes[-1].stores
-        if expression.tensor is not None and expression.tensor.type in ("f32", "f64")
+        if expression.tensor is not None and expression.tensor.type == spec.real
     ]  # fmt: skip
     places: list[str] = []
     reading = [
@@ -368,15 +369,16 @@ def _held(found: Cut, spec: Network) -> tuple[str, ...]:
     return tuple(places)
 
 
-def widest(target: Target, real: str) -> Vector:
+def widest(target: Target, real: str, memory: Set[str] = frozenset()) -> Vector:
     """Return the widest vector type of ``real`` that can reduce rows.
 
     ``PARTIAL`` must be a multiple of its lanes, and the target must be able to exchange the two
-    halves of a vector.
+    halves of a vector. It loads and stores elements of the types in ``memory`` too.
     """
     for vector in target.of(real):
         blocks = {1 << i for i in range(vector.lanes.bit_length() - 1)}
-        if PARTIAL % vector.lanes == 0 and blocks <= set(vector.transpose):
+        converts = memory <= vector.loads.keys() & vector.stores.keys()
+        if PARTIAL % vector.lanes == 0 and blocks <= set(vector.transpose) and converts:
             return vector
     raise PlanError(f"{target.name} has no vector of {real}", got=real)
 

@@ -55,7 +55,8 @@ class Expression(Opaque["Expression"]):
             and not entry.parameters
         ):
             return call(name, *inputs)
-        return _refuse_numpy(ufunc.__name__, name)
+        theirs = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        return _refuse_numpy(theirs, _UFUNCS.get(theirs, name))
 
     def __array_function__(self, function: Any, _types: Any, args: Any, named: Any) -> Expression:
         """Return the node for a numpy function of arrays, so that ``np.where`` works."""
@@ -176,12 +177,13 @@ _UFUNCS = {
     "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt",
     "greater_equal": "ge", "rint": "round", "bitwise_and": "logical_and",
     "bitwise_or": "logical_or", "bitwise_xor": "logical_xor", "invert": "logical_not",
+    "add.at": "nn.scatter_add",
 }  # fmt: skip
 
 
 def _refuse_numpy(theirs: str, ours: str, library: str = "np") -> NoReturn:
     """Raise SpecError: a library's function ``theirs`` cannot be applied to an expression."""
-    known = ours in REGISTRY and not REGISTRY[ours].own
+    known = ours == "nn.scatter_add" or (ours in REGISTRY and not REGISTRY[ours].own)
     raise SpecError(
         f"{library}.{theirs} is no function of expressions",
         got=f"{library}.{theirs} of an expression",

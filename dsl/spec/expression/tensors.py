@@ -109,11 +109,6 @@ class Cast(Composed):
 
     def __post_init__(self) -> None:
         given = self.args[0].tensor
-        if given is not None and (given.type == "f64") != (self.type == "f64"):
-            raise SpecError(
-                "f64 is not converted to other types, nor they to f64",
-                got=f"{given} to {self.type}",
-            )
         found = None if given is None else Shaped(self.type, given.shape)
         object.__setattr__(self, "tensor", found)
         object.__setattr__(self, "_hash", hash((self.type, self.args)))
@@ -243,6 +238,35 @@ class Take(Composed):
     def printed(self, args: list[str]) -> str:
         """Return the Python code that takes the rows."""
         return f"nn.take({', '.join(args)})"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class ScatterAdd(Composed):
+    """A tensor with rows added to rows of it, whose numbers a tensor of integers has."""
+
+    args: tuple[Expression, ...]
+    tensor: Shaped = field(init=False)
+    _hash: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        base = self.args[0].tensor
+        assert base is not None, "nn.scatter_add checks this"
+        object.__setattr__(self, "tensor", base)
+        object.__setattr__(self, "_hash", hash(("scatter_add", self.args)))
+
+    @property
+    def shell(self) -> tuple[Hashable, ...]:
+        """Nothing: it has its arguments alone."""
+        return ()
+
+    @classmethod
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> ScatterAdd:
+        """Return the sums for these arguments."""
+        return ScatterAdd(args)
+
+    def printed(self, args: list[str]) -> str:
+        """Return the Python code that adds the rows."""
+        return f"nn.scatter_add({', '.join(args)})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

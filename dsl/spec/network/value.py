@@ -14,13 +14,13 @@ from tilewright.errors import SpecError
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Composed, Expression, Number, every_node, text_of
 from ..expression.products import Product, Weight
-from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, Take, View
+from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, ScatterAdd, Take, View
 from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..scalars import check_finite
 from ..signature import ArrayParameter, Kind, Parameters, Role, Stored, parameters_of, symbol_of
 from ..sizes import Dim, Size, Spec, call_text, check_dims, dims_of, sizes_word
-from ..types import is_integer
+from .doubles import check_real, real_of
 from .folded import Folding
 from .places import grid_of, is_row_program, reduces_columns
 from .tensor import Tensor
@@ -33,7 +33,7 @@ TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
 MOST_OPERATORS = 4000
 
 #: Nodes that no row program computes.
-_OF_STAGES = Product | View | Join | Take | Full | Count | Weight
+_OF_STAGES = Product | View | Join | Take | ScatterAdd | Full | Count | Weight
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,7 +77,7 @@ class Network(Spec):
         _check_size(self.results)
         _check_nodes(self)
         _check_weights(self)
-        _check_real(self)
+        check_real(self.results, lambda: self.staged)
         _check_numbers(self)
         check_dims(self._sizes())
 
@@ -230,19 +230,19 @@ class Network(Spec):
         sizes = [node.along for node in reduced if node.fn != "sum"]
         nodes = list(every_node(self.results))
         for node in nodes:
-            if isinstance(node, Take | View):
+            if isinstance(node, Take | ScatterAdd | View):
                 given = node.args[0].tensor
                 assert given is not None
                 cut = node.how if isinstance(node, View) and node.fn == "slice" else ()
                 pairs = zip(cut, given.shape, strict=False)
                 sizes += [size for (_, count, _), size in pairs if count != size]
-                sizes += given.shape[:1] if isinstance(node, Take) else ()
+                sizes += () if isinstance(node, View) else given.shape[:1]
         return frozenset(dims_of(sizes))
 
     @property
     def real(self) -> Literal["f32", "f64"]:
         """The type of arithmetic."""
-        return "f64" if any(each.type == "f64" for each in self.inputs) else "f32"
+        return real_of(self.results)
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Return (C parameter, dim) for each size known only at the call, in parameter order."""
@@ -329,9 +329,11 @@ def _check_nodes(network: Network) -> None:
         if isinstance(node, Input):
             used.add(node)
         long = [arg for arg in (node.args if isinstance(node, Composed) else ()) if _is_long(arg)]
-        if (long and not isinstance(node, Take)) or (_is_long(node) and node in network.results):
+        if (long and not isinstance(node, Take | ScatterAdd)) or (
+            _is_long(node) and node in network.results
+        ):
             raise SpecError(
-                "a tensor of s64 has the numbers of rows for nn.take, and no other use",
+                "a tensor of s64 has numbers of rows, for nn.take and nn.scatter_add alone",
                 got=node,
                 hint="s32, or f64",
             )
@@ -343,21 +345,6 @@ def _check_nodes(network: Network) -> None:
                 f"no result depends on the tensor {each.name!r}",
                 got=network.results,
                 hint=f"a function without the argument {each.name}",
-            )
-
-
-def _check_real(network: Network) -> None:
-    """Raise SpecError if one loop over rows would compute in f64 and in f32."""
-    if network.real == "f32" or network.staged:
-        return
-    for node in every_node(network.results):
-        type_ = "f64" if node.tensor is None else node.tensor.type
-        if type_ != "f64" and not is_integer(type_):
-            raise SpecError(
-                "a network of one loop computes in f64 or in f32, not in both",
-                got=f"{type_} of {node}, beside tensors of f64",
-                expected="tensors of f64, and integers that are only moved",
-                hint="two networks",
             )
 
 

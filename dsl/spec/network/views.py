@@ -9,8 +9,8 @@ from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expression
-from ..expression.shapes import grouped, said
-from ..expression.tensors import Count, Full, Join, Take, View, cast
+from ..expression.shapes import grouped, said, together
+from ..expression.tensors import Count, Full, Join, ScatterAdd, Take, View, cast
 from ..sizes import Dim, Size, joined_size, terms_of, whole_number
 from ..types import is_integer
 
@@ -290,6 +290,51 @@ def take(table: Expression, rows: Expression) -> Expression:
 
 
 @spelled(SpecTypeError)
+def scatter_add(base: Expression, index: Expression, rows: Expression) -> Expression:
+    """Return a tensor with rows added to its rows: ``np.add.at(base, index, rows)`` on a copy.
+
+    Rows are added one after another, in the order of ``index``. Each sum is computed as ``+`` does,
+    in f32 (f64 for f64), and rounded to the type of ``base``: integers are exact below 2**24, and
+    saturate. All targets, stages and threads give the same bits. Numbers of rows count as in
+    ``take``: from the last row if they are negative, and those beyond the tensor are its first or
+    last row. To add rows to zeros in f32, pass ``nn.full(shape, 0)``.
+
+    Parameters
+    ----------
+    base : Expression
+        A tensor (n, ...) of one or more rows. It is not changed.
+    index : Expression
+        A tensor of integers: an input of type s32 or s64, or ``x.astype("s32")``.
+    rows : Expression
+        A tensor of the shape of ``index``, followed by that of a row.
+
+    Returns
+    -------
+    Expression
+        A tensor of the shape and type of ``base``.
+
+    Examples
+    --------
+    >>> base, row = tw.Tensor("f32", 3), tw.Tensor("s32", 2)
+    >>> add = tw.network(tw.nn.scatter_add).of(base=base, index=row, rows=tw.Tensor("f32", 2))
+    >>> tw.compile(add)(np.float32([0, 10, 20]), np.int32([1, 1]), np.float32([1, 2]))
+    array([ 0., 13., 20.], dtype=float32)
+    """
+    parts = [given_shape(each, "nn.scatter_add") for each in (base, index, rows)]
+    given = [each.tensor for each in (base, index, rows) if each.tensor is not None]
+    (n, *row), numbers = parts[0] or (0,), parts[1]
+    whole = is_integer(given[1].type) and "s64" not in (given[0].type, given[2].type)
+    if n == 0 or not whole or parts[2] != (*numbers, *row):
+        raise SpecError(
+            "nn.scatter_add is of a tensor, of integers, and of a row for each integer",
+            got=", ".join(map(str, given)),
+            expected=f"one or more rows, s32 or s64, and rows of shape {said((*numbers, *row))}",
+        )
+    together("nn.scatter_add", [given[0]._replace(shape=parts[2]), given[2]])
+    return ScatterAdd((base, index, rows))
+
+
+@spelled(SpecTypeError)
 def full(shape: Sequence[Size], value: float) -> Expression:
     """Return a tensor of f32 whose elements are all one number.
 
@@ -455,7 +500,7 @@ def _range(part: Any, size: Size, x: Any) -> tuple[int, Size, int]:
         raise SpecError(
             "an index is an int, a slice, None or ...",
             got=type(part).__name__,
-            hint="nn.take(table, rows) gathers rows; tw.where chooses by element",
+            hint="nn.take gathers rows, nn.scatter_add adds rows; tw.where chooses by element",
         )
     if isinstance(size, Dim) and found != 0:
         raise SpecError(

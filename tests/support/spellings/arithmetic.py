@@ -66,6 +66,19 @@ def values(element: str, seed: int) -> tuple[Array, Array, Array]:
     return x, y, z
 
 
+def halfway() -> Array:
+    """Numbers of f64 half way between two of f32 or of s32, their neighbours, and any bits."""
+    some = values("f32", seed=3)[0][:600]
+    some = some[np.isfinite(some)]
+    with np.errstate(over="ignore"):
+        above = np.nextafter(some, np.float32(np.inf)).astype(np.float64)
+    above[np.isinf(above)] = 2.0**128
+    whole = np.array([-(2**31), -129, -2, -1, 0, 1, 126, 254, 32767, 2**31 - 1, 2**31]) + 0.5
+    exact = np.concatenate([(some + above) / 2, whole, whole - 1])
+    near = [np.nextafter(exact, end) for end in (-np.inf, np.inf)]
+    return np.concatenate([exact, *near, values("f64", seed=3)[0]])
+
+
 def _special(dtype: np.dtype[Any]) -> Array:
     if dtype.kind != "f":
         return np.array(_INTEGERS).astype(dtype)
