@@ -22,6 +22,7 @@ from tilewright.spec.expression.products import product
 from tilewright.spec.expression.shapes import said
 from tilewright.spec.expression.tensors import cast, extent_of, reduction
 from tilewright.spec.expression.tensors import mean as _mean
+from tilewright.spec.network.indexed import scatter, scatter_add, take
 from tilewright.spec.network.views import (
     arange,
     concat,
@@ -30,9 +31,7 @@ from tilewright.spec.network.views import (
     given_shape,
     index,
     pad,
-    scatter_add,
     split,
-    take,
 )
 from tilewright.spec.sizes import Dim, Size, real_number, whole_number
 from tilewright.spec.types import DTypeLike, TypeName, is_integer, type_name
@@ -40,7 +39,7 @@ from tilewright.spec.types import DTypeLike, TypeName, is_integer, type_name
 __all__ = [
     "arange", "attention", "concat", "dequantize", "expand", "extent", "full", "heads", "index",
     "layer_norm", "linear", "log_softmax", "max", "mean", "merge", "min", "pad", "product",
-    "quantize", "rms_norm", "scatter_add", "softmax", "split", "sum", "take",
+    "quantize", "rms_norm", "scatter", "scatter_add", "softmax", "split", "sum", "take",
 ]  # fmt: skip
 
 

@@ -178,10 +178,11 @@ def _gather_elements(node: Node) -> Result:
 
 @operator("ScatterND", "ScatterElements")
 def _scatter(node: Node) -> Result:
-    """Return a tensor with rows along one axis added to it."""
+    """Return a tensor with rows along one axis replaced, or added to."""
     base, index, rows = (node.whole(number) for number in range(3))
-    if (reduction := node.attribute("reduction", "none")) != "add":
-        node.refuse("elements are added, not replaced", got=reduction, expected="add")
+    ways = {"none": nn.scatter, "add": nn.scatter_add}
+    if (reduction := node.attribute("reduction", "none")) not in ways:
+        node.refuse("elements are replaced or added", got=reduction, expected="none or add")
     shape, axis = node.value(0).shape, 0
     if node.operator == "ScatterND":
         *places, along = node.value(1).shape
@@ -197,10 +198,10 @@ def _scatter(node: Node) -> Result:
         node.refuse(
             "rows have one number each",
             got=f"numbers of shape {node.value(1).shape}, for a tensor {shape}",
-            expected="one axis of the tensor, along which rows are added as a whole",
+            expected="one axis of the tensor, along which whole rows are written",
         )
     numbers = cast(index.reshape(*places), "s32")
-    found = nn.scatter_add(base.swapaxes(0, axis), numbers, rows.swapaxes(0, axis))
+    found = ways[reduction](base.swapaxes(0, axis), numbers, rows.swapaxes(0, axis))
     return node.result(found.swapaxes(0, axis), node.value(0).type)
 
 

@@ -305,7 +305,8 @@ def _scatter(hand: _Hand) -> Expression | None:
         rows = hand.input(hand.type, (*shape, *row))
     else:
         return None
-    return nn.scatter_add(base, hand.input(hand.random.choice(("s32", "s64", "u8")), shape), rows)
+    scatter = hand.random.choice((nn.scatter, nn.scatter_add))
+    return scatter(base, hand.input(hand.random.choice(("s32", "s64", "u8")), shape), rows)
 
 
 def _is_single(size: Size) -> bool:

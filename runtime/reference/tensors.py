@@ -20,7 +20,7 @@ from tilewright.spec.expression.tensors import (
     Input,
     Join,
     Reduce,
-    ScatterAdd,
+    Scatter,
     Take,
     View,
 )
@@ -77,10 +77,12 @@ class Tensors(Evaluation):
                 return _joined([self._whole(each) for each in args], axis)
             case Take(args=(table, rows)):
                 return _taken(self._whole(table), self._whole(rows).value)
-            case ScatterAdd(args=(base, index, rows)):
+            case Scatter(args=(base, index, rows)):
+                old, numbers = self._whole(base), self._whole(index).value
+                if node.fn == "scatter":
+                    return _replaced(old, numbers, self._whole(rows))
                 added = self.number(rows).spread(self._shape_of(rows))
-                numbers = self._whole(index).value
-                return _scattered(self._whole(base), numbers, added, node.tensor.type)
+                return _scattered(old, numbers, added, node.tensor.type)
             case Full(value, shape):
                 return self._constant(value).spread(self._shape(shape))
             case Count(size):
@@ -168,6 +170,16 @@ def _places(table: Interval, rows: Array) -> Array:
     count = table.value.shape[0]
     counted = np.where(rows < 0, rows + count, rows)
     return np.clip(counted, 0, count - 1).astype(np.int64)
+
+
+def _replaced(base: Interval, index: Array, rows: Interval) -> Interval:
+    """Return a tensor with rows in place of its rows; the last row for a place stays."""
+    value, low, high = base.value.copy(), base.low.copy(), base.high.copy()
+    places = _places(base, index)
+    for at in np.ndindex(index.shape):
+        place, new = int(places[at]), rows.row(at)
+        value[place], low[place], high[place] = new.value, new.low, new.high
+    return Interval(value, low, high, base.element)
 
 
 def _scattered(base: Interval, index: Array, rows: Interval, type_: TypeName) -> Interval:

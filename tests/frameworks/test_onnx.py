@@ -257,6 +257,11 @@ def test_rows_are_added_as_pytorch_exports_it(axis: int, shape: tuple[int, int])
     np.add.at(right.swapaxes(0, axis), numbers, y.swapaxes(0, axis))
     found = call(tilewright.onnx.load(model(text, 18)), x, numbers.reshape(at), y)
     np.testing.assert_array_equal(found, right)
+    replaced = tilewright.onnx.load(model(text.replace('"add"', '"none"'), 18))
+    right = x.copy()
+    right.swapaxes(0, axis)[numbers[:2]] = y.swapaxes(0, axis)[:2]
+    first = (x, numbers[[0, 1, 0, 1][: shape[axis]]].reshape(at), y)
+    np.testing.assert_array_equal(call(replaced, *first), right)
 
 
 def test_axes_of_free_size_are_joined_and_counted() -> None:
@@ -314,8 +319,8 @@ def test_a_function_of_the_file_is_expanded() -> None:
          "depends on no input"),
         ("g (complex64[2] x) => (complex64[2] y) { y = Identity (x) }", "no such element type"),
         ("g (float x) => (float y) { y = RandomUniformLike (x) }", "is not imported"),
-        ("g (float[3] x, int32[2, 1] i, float[2] u) => (float[3] y) { y = ScatterND (x, i, u) }",
-         "elements are added, not replaced"),
+        ("""g (float[3] x, int32[2, 1] i, float[2] u) => (float[3] y)
+         { y = ScatterND <reduction: string = "mul"> (x, i, u) }""", "replaced or added"),
         ("""g (float[3, 3] x, int32[2, 2] i, float[2] u) => (float[3, 3] y)
          { y = ScatterND <reduction: string = "add"> (x, i, u) }""", "rows have one number each"),
     ],

@@ -79,6 +79,10 @@ FOUND: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         lambda x, i: nn.take(x, i).transpose((1, 0, 2)) * 2,
         {"x": t(5, 4, C), "i": t(3, type="s32")},
     ),
+    "rows of a joined tensor that are replaced": (
+        lambda x, i, y: nn.scatter(nn.concat((x, x * 2)), i, y)[1:],
+        {"x": t(3, C), "i": t(B, type="s32"), "y": t(B, C, type="f16")},
+    ),
     "rows added to rows without columns": (
         nn.scatter_add,
         {"base": t(5, 0), "index": t(B, type="s32"), "rows": t(B, 0)},

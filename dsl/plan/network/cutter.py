@@ -29,7 +29,7 @@ from tilewright.spec.expression.tensors import (
     Input,
     Join,
     Reduce,
-    ScatterAdd,
+    Scatter,
     Take,
     View,
     cast,
@@ -144,7 +144,7 @@ class Cutter:
                     self.place(found.second.args[1])
                 if id(node) not in self.multiplied:
                     self._product(node)
-            elif isinstance(node, Join | Take | ScatterAdd) or id(node) in self.shared:
+            elif isinstance(node, Join | Take | Scatter) or id(node) in self.shared:
                 self.place(node)
 
     def place(self, node: Expression) -> Placed:
@@ -161,7 +161,7 @@ class Cutter:
                     self._count(node)
                 case Take():
                     self._take(node)
-                case ScatterAdd():
+                case Scatter():
                     self._scatter(node)
                 case _:
                     written, buffer = self._new(node)
@@ -416,8 +416,8 @@ class Cutter:
         self._rows(node, node, {id(node): each.table}, each.value, each, buffer)
         self.values[id(node)] = written
 
-    def _scatter(self, node: ScatterAdd) -> None:
-        """Add the stages of ``nn.scatter_add``: a copy, to whose rows others are then added."""
+    def _scatter(self, node: Scatter) -> None:
+        """Add the stages of ``nn.scatter``: a copy, whose rows are then replaced or added to."""
         base, index, rows = node.args
         numbers, added = self.place(index), self.place(rows)
         added = self._unit(rows, added, added.shape)
@@ -433,11 +433,11 @@ class Cutter:
         self.values[id(node)] = written
         each = rows_of(numbers, written, added, self.stages.threads or 1)
         old, new = (Input(str(x.name), x.type, x.shape) for x in (each.table, each.value))
-        made = cast(old + new, written.type)
+        made = cast(old + new, written.type) if node.fn == "scatter_add" else new
         leaves = {id(old): each.table, id(new): each.value}
         self._rows(node, made, leaves, each.table, each, None)
 
-    def _is_changed(self, node: ScatterAdd) -> bool:
+    def _is_changed(self, node: Scatter) -> bool:
         """Return True if the base of ``node`` is in an array of its own that nothing else reads."""
         base = node.args[0]
         alone = len(self.users[id(base)]) == 1 and id(base) not in self.ends
@@ -446,7 +446,7 @@ class Cutter:
 
     def _rows(
         self,
-        node: Take | ScatterAdd,
+        node: Take | Scatter,
         made: Expression,
         leaves: Mapping[int, Placed],
         target: Placed,
@@ -515,7 +515,7 @@ class Cutter:
         assert node.tensor is not None
         target = self._array(node, output)
         known = id(node) in self.values or isinstance(
-            node, View | Product | Join | Take | ScatterAdd | Count
+            node, View | Product | Join | Take | Scatter | Count
         )
         if known:
             self.place(node)
@@ -548,7 +548,7 @@ class Cutter:
     def _becomes(self, node: Expression, result: Expression) -> bool:
         """Return True if a result is ``node``, in another shape or with rows added to its rows."""
         while result is not node:
-            if isinstance(result, ScatterAdd) and self._is_changed(result):
+            if isinstance(result, Scatter) and self._is_changed(result):
                 result = result.args[0]
             elif isinstance(result, View) and result.fn == "reshape":
                 (result,) = result.args

@@ -8,16 +8,14 @@ from typing import NamedTuple
 
 from tilewright.spec.expression.nodes import Call, Expression
 from tilewright.spec.expression.products import Product
-from tilewright.spec.expression.tensors import Cast, Count, Join, Reduce, ScatterAdd, Take, View
+from tilewright.spec.expression.tensors import Cast, Count, Join, Reduce, Scatter, Take, View
 
 from .composites import Composite
 from .rebuilt import arguments
 from .step import Step
 
 #: Names of stages that are no function of elements, by the class of what they compute.
-_KINDS = {
-    Join: "join", Take: "take", ScatterAdd: "scatter_add", Count: "arange", Product: "product",
-}  # fmt: skip
+_KINDS = {Join: "join", Take: "take", Count: "arange", Product: "product"}
 
 
 #: The number of a node, and how many stages before compute the same node.
@@ -87,7 +85,7 @@ class Namer:
 
     def of(self, node: Expression) -> str:
         """Return the name of another stage, or of a function: the last function, and a number."""
-        if isinstance(node, Call | Reduce):
+        if isinstance(node, Call | Reduce | Scatter):
             return self._numbered(node.fn)
         return self._numbered(_KINDS.get(type(node), type(node).__name__.lower()))
 

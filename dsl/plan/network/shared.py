@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 from tilewright.spec.expression import Arithmetic
 from tilewright.spec.expression.nodes import Call, Expression
 from tilewright.spec.expression.products import Product
-from tilewright.spec.expression.tensors import Cast, Join, Reduce, ScatterAdd, Take, View
+from tilewright.spec.expression.tensors import Cast, Join, Reduce, Scatter, Take, View
 
 from .rebuilt import arguments
 
@@ -34,7 +34,7 @@ def shared_nodes(
         own: set[int] = set()
         placed = id(node) in results
         for user in users[id(node)]:
-            if isinstance(user, View | Product | Join | Take | ScatterAdd):
+            if isinstance(user, View | Product | Join | Take | Scatter):
                 placed = True
             else:
                 own |= stages[id(user)]

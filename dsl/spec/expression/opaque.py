@@ -249,7 +249,7 @@ class Opaque(Generic[E]):
         _refuse(
             "an expression cannot be assigned to: it never changes",
             f"x[{index!r}] = ...",
-            "tw.where(condition, value, x) is a new value; out= of the call says where it goes",
+            "tw.where(condition, value, x) is a new value, and so is nn.scatter(x, index, rows)",
         )
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:

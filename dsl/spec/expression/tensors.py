@@ -241,32 +241,36 @@ class Take(Composed):
 
 
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
-class ScatterAdd(Composed):
-    """A tensor with rows added to rows of it, whose numbers a tensor of integers has."""
+class Scatter(Composed):
+    """A tensor in which rows are replaced, or added to; a tensor of integers has their numbers.
 
+    ``fn`` is the function of ``tilewright.nn``: "scatter" or "scatter_add".
+    """
+
+    fn: str
     args: tuple[Expression, ...]
     tensor: Shaped = field(init=False)
     _hash: int = field(init=False)
 
     def __post_init__(self) -> None:
         base = self.args[0].tensor
-        assert base is not None, "nn.scatter_add checks this"
+        assert base is not None, "nn.scatter checks this"
         object.__setattr__(self, "tensor", base)
-        object.__setattr__(self, "_hash", hash(("scatter_add", self.args)))
+        object.__setattr__(self, "_hash", hash((self.fn, self.args)))
 
     @property
     def shell(self) -> tuple[Hashable, ...]:
-        """Nothing: it has its arguments alone."""
-        return ()
+        """The function."""
+        return (self.fn,)
 
     @classmethod
-    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> ScatterAdd:
-        """Return the sums for these arguments."""
-        return ScatterAdd(args)
+    def of(cls, shell: tuple[Any, ...], args: tuple[Expression, ...]) -> Scatter:
+        """Return the tensor for these arguments."""
+        return Scatter(shell[0], args)
 
     def printed(self, args: list[str]) -> str:
-        """Return the Python code that adds the rows."""
-        return f"nn.scatter_add({', '.join(args)})"
+        """Return the Python code that replaces or adds the rows."""
+        return f"nn.{self.fn}({', '.join(args)})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -14,7 +14,7 @@ from tilewright.errors import SpecError
 from ..expression.leaves import Leaf, Operand
 from ..expression.nodes import Composed, Expression, Number, every_node, text_of
 from ..expression.products import Product, Weight
-from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, ScatterAdd, Take, View
+from ..expression.tensors import Count, Extent, Full, Input, Join, Reduce, Scatter, Take, View
 from ..names import check_name
 from ..pack import Pack, PackQuantized
 from ..scalars import check_finite
@@ -33,7 +33,7 @@ TAKEN = ("out", "self", "nn", "dim", "Tensor", "network", "inf", "nan")
 MOST_OPERATORS = 4000
 
 #: Nodes that no row program computes.
-_OF_STAGES = Product | View | Join | Take | ScatterAdd | Full | Count | Weight
+_OF_STAGES = Product | View | Join | Take | Scatter | Full | Count | Weight
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -230,7 +230,7 @@ class Network(Spec):
         sizes = [node.along for node in reduced if node.fn != "sum"]
         nodes = list(every_node(self.results))
         for node in nodes:
-            if isinstance(node, Take | ScatterAdd | View):
+            if isinstance(node, Take | Scatter | View):
                 given = node.args[0].tensor
                 assert given is not None
                 cut = node.how if isinstance(node, View) and node.fn == "slice" else ()
@@ -331,11 +331,11 @@ def _check_nodes(network: Network) -> None:
         if isinstance(node, Input):
             used.add(node)
         long = [arg for arg in (node.args if isinstance(node, Composed) else ()) if _is_long(arg)]
-        if (long and not isinstance(node, Take | ScatterAdd)) or (
+        if (long and not isinstance(node, Take | Scatter)) or (
             _is_long(node) and node in network.results
         ):
             raise SpecError(
-                "a tensor of s64 has numbers of rows, for nn.take and nn.scatter_add alone",
+                "a tensor of s64 has numbers of rows, for nn.take and nn.scatter alone",
                 got=node,
                 hint="s32, or f64",
             )

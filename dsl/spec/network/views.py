@@ -9,10 +9,10 @@ from tilewright.errors import SpecError, SpecTypeError
 from tilewright.keywords import spelled
 
 from ..expression.nodes import ARRAY_FUNCTIONS, Expression, Number, as_expression
-from ..expression.shapes import grouped, said, together
-from ..expression.tensors import Count, Full, Join, ScatterAdd, Take, View, cast
+from ..expression.shapes import grouped, said
+from ..expression.tensors import Count, Full, Join, View, cast
 from ..sizes import Dim, Size, joined_size, terms_of, whole_number
-from ..types import DTypeLike, TypeName, is_integer, type_name
+from ..types import DTypeLike, TypeName, type_name
 
 
 def given_shape(x: Any, fn: str) -> tuple[Size, ...]:
@@ -258,87 +258,6 @@ def _has(x: Expression, axis: int) -> bool:
 
 
 @spelled(SpecTypeError)
-def take(table: Expression, rows: Expression) -> Expression:
-    """Return rows of a table, for example embeddings of tokens.
-
-    A negative number counts from the last row. Numbers beyond the table are those of its first or
-    last row.
-
-    Parameters
-    ----------
-    table : Expression
-        A tensor (n, ...), for example a weight.
-    rows : Expression
-        A tensor of integers: an input of type s32 or s64, or ``x.astype("s32")``.
-
-    Returns
-    -------
-    Expression
-        A tensor of the shape of ``rows``, followed by that of a row.
-
-    Examples
-    --------
-    >>> net = tw.network(tw.nn.take).of(table=tw.Tensor("f32", (3, 2)), rows=tw.Tensor("s32", 2))
-    >>> tw.compile(net)(np.float32([[0, 1], [2, 3], [4, 5]]), np.int32([2, 0]))
-    array([[4., 5.], [0., 1.]], dtype=float32)
-    """
-    shape, numbers = given_shape(table, "nn.take"), given_shape(rows, "nn.take")
-    assert rows.tensor is not None
-    if not shape or shape[0] == 0 or not is_integer(rows.tensor.type):
-        raise SpecError(
-            "nn.take is of a table and of integers, the numbers of its rows",
-            got=f"a table {said(shape)}, and {rows.tensor.type} of shape {said(numbers)}",
-            expected='tw.Tensor("s32", ...), or rows.astype("s32")',
-        )
-    return Take((table, rows))
-
-
-@spelled(SpecTypeError)
-def scatter_add(base: Expression, index: Expression, rows: Expression) -> Expression:
-    """Return a tensor with rows added to its rows: ``np.add.at(base, index, rows)`` on a copy.
-
-    Rows are added one after another, in the order of ``index``. Each sum is computed as ``+`` does,
-    in f32 (f64 for f64), and rounded to the type of ``base``: integers are exact below 2**24, and
-    saturate. All targets, stages and threads give the same bits. Numbers of rows count as in
-    ``take``: from the last row if they are negative, and those beyond the tensor are its first or
-    last row. To add rows to zeros, pass ``nn.full(shape, 0)``.
-
-    Parameters
-    ----------
-    base : Expression
-        A tensor (n, ...) of one or more rows. It is not changed.
-    index : Expression
-        A tensor of integers: an input of type s32 or s64, or ``x.astype("s32")``.
-    rows : Expression
-        A tensor of the shape of ``index``, followed by that of a row.
-
-    Returns
-    -------
-    Expression
-        A tensor of the shape and type of ``base``.
-
-    Examples
-    --------
-    >>> base, row = tw.Tensor("f32", 3), tw.Tensor("s32", 2)
-    >>> add = tw.network(tw.nn.scatter_add).of(base=base, index=row, rows=tw.Tensor("f32", 2))
-    >>> tw.compile(add)(np.float32([0, 10, 20]), np.int32([1, 1]), np.float32([1, 2]))
-    array([ 0., 13., 20.], dtype=float32)
-    """
-    parts = [given_shape(each, "nn.scatter_add") for each in (base, index, rows)]
-    given = [each.tensor for each in (base, index, rows) if each.tensor is not None]
-    (n, *row), numbers = parts[0] or (0,), parts[1]
-    whole = is_integer(given[1].type) and "s64" not in (given[0].type, given[2].type)
-    if n == 0 or not whole or parts[2] != (*numbers, *row):
-        raise SpecError(
-            "nn.scatter_add is of a tensor, of integers, and of a row for each integer",
-            got=", ".join(map(str, given)),
-            expected=f"one or more rows, s32 or s64, and rows of shape {said((*numbers, *row))}",
-        )
-    together("nn.scatter_add", [given[0]._replace(shape=parts[2]), given[2]])
-    return ScatterAdd((base, index, rows))
-
-
-@spelled(SpecTypeError)
 def full(shape: Sequence[Size], value: float, type: DTypeLike = "f32") -> Expression:
     """Return a tensor whose elements are all one number.
 
@@ -517,7 +436,8 @@ def _range(part: Any, size: Size, x: Any) -> tuple[int, Size, int]:
         raise SpecError(
             "an index is an int, a slice, None or ...",
             got=type(part).__name__,
-            hint="nn.take gathers rows, nn.scatter_add adds rows; tw.where chooses by element",
+            hint="nn.take gathers rows, nn.scatter and nn.scatter_add write rows; "
+            "tw.where chooses by element",
         )
     if isinstance(size, Dim) and found != 0:
         raise SpecError(
@@ -533,12 +453,6 @@ def _expanded(x: Any, axis: Any) -> Expression:
     shape = given_shape(x, "expand_dims")
     at = _axis(axis, len(shape) + 1, x)
     return reshape(x, (*shape[:at], 1, *shape[at:]))
-
-
-def _taken(x: Any, rows: Any, axis: Any) -> Expression:
-    if axis != 0:
-        raise SpecError("np.take is along the first axis", got=f"axis={axis!r}", expected="axis=0")
-    return take(x, rows)
 
 
 def _squeezed(x: Any, axis: Any) -> Expression:
@@ -573,7 +487,6 @@ ARRAY_FUNCTIONS["sliced"] = sliced
 ARRAY_FUNCTIONS["concatenate"] = concat
 ARRAY_FUNCTIONS["broadcast_to"] = expand
 ARRAY_FUNCTIONS["expand_dims"] = _expanded
-ARRAY_FUNCTIONS["take"] = _taken
 ARRAY_FUNCTIONS["squeeze"] = _squeezed
 ARRAY_FUNCTIONS["split"] = _split
 ARRAY_FUNCTIONS["stack"] = _stacked

@@ -1,4 +1,4 @@
-"""Rows added to rows of a tensor, by a tensor of numbers: ``nn.scatter_add``."""
+"""Rows of a tensor replaced and added to: ``nn.scatter`` and ``nn.scatter_add``."""
 
 from __future__ import annotations
 
@@ -86,6 +86,29 @@ def test_the_interpreter_adds_rows_on_all_targets(target: str, cases: Cases) -> 
     cases.count(target, "interpreted", 1)
 
 
+@pytest.mark.parametrize("target", ["host", "neon", "rvv256"])
+def test_the_last_row_of_a_number_stays(target: str, cases: Cases) -> None:
+    """Elements are moved: also integers that are no f32."""
+    types = ("f32", "s32", "bf16")
+    given = [{"base": t(N, C, type=type), "rows": t(R, C, type=type)} for type in types]
+    given.append({"base": t(N, C, type="bf16"), "rows": t(R, C)})
+    scatter = tw.network(nn.scatter)
+    specs = [scatter.of(**each, index=t(R, type="s32")) for each in given]
+    kernels = tw.compile_many([(spec, None, target) for spec in specs])
+    for type, spec, kernel in zip((*types, "bf16"), specs, kernels, strict=True):
+        base, index, rows = arrays(5, 40, 19, type)
+        if type == "s32":
+            base, rows = base + 2**30, rows + 2**24 + 1
+        if spec is specs[-1]:
+            rows = np.random.default_rng(3).random(rows.shape, np.float32)
+        right = base.copy()
+        for at, row in zip(np.clip(index, -5, 4), rows, strict=True):
+            right[at] = row.astype(base.dtype)
+        found = kernel(base, index.astype(np.int32), rows)
+        assert found.tobytes() == right.tobytes(), type
+        cases.count(target, "native" if kernel.emulated is None else "qemu", 1)
+
+
 def twice(x: Any, i: Any, y: Any) -> Any:
     """Both sums are in the memory of the result, without a copy between them."""
     return nn.scatter_add(nn.scatter_add(tw.relu(x), i, y), i, y * 2).reshape(-1)
@@ -98,6 +121,12 @@ def kept(x: Any, i: Any, y: Any) -> Any:
     return h, nn.scatter_add(h, i, y), nn.scatter_add(joined, i, y) - nn.concat((h, h[:2]))
 
 
+def cached(q: Any, k: Any, v: Any, keys: Any, values: Any, at: Any) -> Any:
+    """A step of decoding: attention over caches, into which new rows are written first."""
+    keys, values = nn.scatter(keys, at, k), nn.scatter(values, at, v)
+    return nn.attention(q, keys, values), keys, values
+
+
 def experts(x: Any, i: Any, y: Any, w: Any) -> Any:
     return nn.scatter_add(nn.full((6, 40), 0), i, tw.relu(nn.take(x, i) @ w.up) @ w.down + y)
 
@@ -107,6 +136,11 @@ NINE = {"x": t(6, 40), "i": t(9, type="s32"), "y": t(9, 40)}
 NETWORKS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "twice": (twice, NINE),
     "kept": (kept, NINE),
+    "cached": (
+        cached,
+        {"q": t(2, 16), "k": t(2, 16), "v": t(2, 16), "keys": t(24, 16), "values": t(24, 16),
+         "at": t(2, type="s32")},
+    ),
     "experts": (experts, NINE | {"w": {"up": t(40, 24), "down": t(24, 40)}}),
     "columns": (lambda x, i, y: nn.scatter_add(x.T, i, y.T).T * 2,
                 {"x": t(C, 6), "i": t(R, type="u8"), "y": t(C, R, type="f16")}),
@@ -181,12 +215,14 @@ def test_stages_before_change_no_bit_and_adding_is_not_row_by_row(
 
 
 def test_a_network_that_adds_rows_is_a_value(specs: dict[str, tw.Network]) -> None:
-    for spec in (added(), *specs.values()):
+    given = {"base": t(N, C), "index": t(R, type="s64"), "rows": t(R, C)}
+    replaced = tw.network(nn.scatter).of(**given)
+    assert replaced != added() and "nn.scatter(base" in repr(replaced)
+    for spec in (added(), replaced, *specs.values()):
         assert spec_of_code(repr(spec)) == spec and pickle.loads(pickle.dumps(spec)) == spec
         assert hash(spec_of_code(repr(spec))) == hash(spec)
     other = tw.network(lambda base, index, rows: nn.scatter_add(base, index, rows + 0))
-    same = {"base": t(N, C), "index": t(R, type="s64"), "rows": t(R, C)}
-    assert other.of(**same) != added()
+    assert other.of(**given) != added()
 
 
 @pytest.mark.parametrize(
