@@ -322,9 +322,10 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
     if isinstance(node, When):
         yield f"{pad}where {text_of(node.count)} is positive"
     else:
-        yield f"{pad}where {node.one} is {node.other}"
-    yield from _nest(node.body, depth + 1)
-    if node.otherwise:
+        yield f"{pad}where {node.one} is {'' if node.body else 'not '}{node.other}"
+    apart = isinstance(node, WhenSame) and not node.body
+    yield from _nest(node.otherwise if apart else node.body, depth + 1)
+    if node.otherwise and not apart:
         yield f"{pad}else"
         yield from _nest(node.otherwise, depth + 1)
 

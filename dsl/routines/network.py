@@ -13,7 +13,7 @@ from sympy import Expr
 
 from tilewright.errors import PlanError
 from tilewright.explain.decisions import text_of
-from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program, names_used
+from tilewright.ir.nest import Argument, BlockLoop, Lookup, Name, Program, WhenSame, names_used
 from tilewright.ir.nodes import mapped, walk
 from tilewright.ir.stages import Buffer, Stage, embedded, in_order, in_own_memory
 from tilewright.isa.target import Target
@@ -202,6 +202,8 @@ def _embedded(step: Step, programs: dict[Any, tuple[str, Program]]) -> Program:
         if parallel and each is not None:
             work = prod((one.trips for one in step.loops[1:]), start=row_work(program.tiles))
         nest = (BlockLoop(loop.counter, loop.trips, nest, parallel=parallel, work=work),)
+    if step.unless is not None:
+        nest = (WhenSame(step.written, step.unless, (), nest),)
     return replace(found, nest=nest)
 
 

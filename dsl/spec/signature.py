@@ -193,7 +193,8 @@ class Signature:
 
     A pointer to scratch memory follows if the plan needs it. ``allocates`` is True if a call may
     leave out the output, which is then allocated. ``places`` are the names of arrays that a call
-    passes by position, () for those of a product. Outputs in ``apart`` are never an input.
+    passes by position, () for those of a product. Outputs in ``apart`` are never an input. Those in
+    ``updates`` may only be the input that stands beside them.
     """
 
     arrays: tuple[ArrayParameter, ...]
@@ -202,6 +203,7 @@ class Signature:
     allocates: bool
     places: tuple[str, ...] = ()
     apart: frozenset[str] = frozenset()
+    updates: tuple[tuple[str, str], ...] = ()
 
     def array(self, name: str) -> ArrayParameter:
         """Return the array parameter with this name."""
@@ -216,18 +218,23 @@ class Signature:
         """Return for each output the inputs that a call may pass as the same array, by index.
 
         For a product, it is C if there is a D of C's type and order. For a transposition, it is X
-        if that is square. For a network, it is each input of the result's type and shape.
+        if that is square. For a network of one loop, it is each input of the result's type and
+        shape. For other networks, it is the input that ``nn.scatter`` updates.
         """
         keys = [self._memory(parameter) for parameter in self.arrays]
+        names, only = [each.name for each in self.arrays], dict(self.updates)
         inputs = [i for i, each in enumerate(self.arrays) if each.role == "in" and keys[i]]
         return {
-            output: tuple(i for i in inputs if keys[i] == keys[output])
+            output: tuple(
+                i for i in inputs
+                if keys[i] == keys[output] and only.get(each.name, names[i]) == names[i]
+            )
             for output, each in enumerate(self.arrays) if each.role != "in"
         }  # fmt: skip
 
     def _memory(self, parameter: ArrayParameter) -> tuple[Any, ...] | None:
         """Return what an output and an input have in common that may be one array."""
-        networks = self.places and parameter.kind in ("matrix", "vector")
+        networks = self.places and parameter.kind in ("matrix", "vector", "tensor")
         others = parameter is self.output or (parameter.name in ("c", "x") and not parameter.chosen)
         known = networks if self.places else others
         if not known or parameter.is_bytes or parameter.name in self.apart:
@@ -278,7 +285,8 @@ class Parameters(NamedTuple):
     """The parameters of a kernel; ``allocates`` and ``places`` are those of ``Signature``.
 
     ``filled`` are the sizes of the call that cannot be 0.
-    ``apart`` are the names of outputs that cannot be an input.
+    ``apart`` are the names of outputs that cannot be an input. ``updates`` has those of
+    outputs that can be one input, and the input's name.
     """
 
     arrays: tuple[ArrayParameter, ...]
@@ -287,6 +295,7 @@ class Parameters(NamedTuple):
     places: tuple[str, ...] = ()
     filled: frozenset[Dim] = frozenset()
     apart: frozenset[str] = frozenset()
+    updates: tuple[tuple[str, str], ...] = ()
 
 
 #: A function of a spec, and of the formats of its packed operands by their names.
@@ -313,7 +322,8 @@ def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signat
     sizes = tuple(
         SizeParameter(slot, dim, int(dim in found.filled)) for slot, dim in spec.runtime_sizes()
     )
-    return Signature(found.arrays, sizes, found.scalars, found.allocates, found.places, found.apart)
+    arrays, allocates, scalars, places, _, apart, updates = found
+    return Signature(arrays, sizes, scalars, allocates, places, apart, updates)
 
 
 @parameters_of(Gemm)

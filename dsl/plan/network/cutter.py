@@ -96,6 +96,8 @@ class Cutter:
         parameters = signature(spec)
         self.outputs = [Name(parameters.array(name).symbol) for name in spec.names]
         self.strides = dict(zip(self.outputs, spec.steps, strict=True))
+        self.updates = {Name(parameters.array(name).symbol): Name(symbol_of(given))
+                        for name, given in spec.updates}  # fmt: skip
         self.users: dict[int, list[Expression]] = {id(node): [] for node in self.nodes}
         for node in self.nodes:
             for arg in arguments(node):
@@ -430,6 +432,9 @@ class Cutter:
             written, buffer = self._new(node) if part is None else (part, None)
             buffer = self.unfilled.pop(written.name, buffer)
             self._elements(base, written, buffer, known=known)
+            if self.updates.get(written.name) == (given := self.values[id(base)].name):
+                copy = self.made.pop()
+                self.made.append(replace(copy, step=replace(copy.step, unless=given)))
         self.values[id(node)] = written
         each = rows_of(numbers, written, added, self.stages.threads or 1)
         old, new = (Input(str(x.name), x.type, x.shape) for x in (each.table, each.value))

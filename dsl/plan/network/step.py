@@ -87,7 +87,8 @@ class Step:
     computes, besides the last one of a stage without a product. ``parts`` are other names, of the
     operators in these functions. ``also`` are other names of the stage: that of its last operator,
     and those of functions that several stages compute. ``alone`` are the tensors that its operators
-    read and write if each runs alone; none for a copy.
+    read and write if each runs alone; none for a copy. The stage does not run if ``unless``, an
+    input, is the same array as ``written``.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Step:
     parts: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     alone: tuple[Expression, ...] = field(default=(), compare=False, repr=False)
+    unless: Name | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -162,11 +163,29 @@ class Network(Spec):
         """
         nodes = list(every_node(self.results))
         if self.staged or (grid := grid_of(nodes)) is None:
-            return frozenset(self.names)
+            return frozenset(self.names) - set(dict(self.updates))
         if len(self.results) == 1:
             return frozenset()
         columns, pairs = reduces_columns(nodes), zip(self.names, self.results, strict=True)
         return frozenset(name for name, one in pairs if not grid.whole(one, columns=columns))
+
+    @property
+    def updates(self) -> tuple[tuple[str, str], ...]:
+        """The names of results that may be in the memory of an input, and of that input.
+
+        Such a result is the input with rows written by ``nn.scatter`` or ``nn.scatter_add``. No
+        other stage reads the input.
+        """
+        nodes = [node for node in _distinct(self.results) if isinstance(node, Composed)]
+        users = Counter([*self.results, *(arg for node in nodes for arg in node.args)])
+        found = []
+        for name, result, steps in zip(self.names, self.results, self.steps, strict=True):
+            base = result
+            while isinstance(base, Scatter) and users[base.args[0]] == 1:
+                (base, *_) = base.args
+            if base is not result and isinstance(base, Input) and base.strides is steps is None:
+                found.append((name, base.name))
+        return tuple(found)
 
     def products_of(self, weight: Weight) -> tuple[Product, ...]:
         """Return the products that use a packed weight."""
@@ -418,7 +437,8 @@ def _parameters(spec: Network, formats: Mapping[str, Stored]) -> Parameters:
         assert result.tensor is not None
         results.append(_tensor(name, result.tensor.type, result.tensor.shape, steps, "out"))
     places = tuple(each.name for each in (*inputs, *results[:1]))
-    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.apart)
+    return Parameters((*inputs, *results), True, (), places, spec.filled, spec.apart,
+                      spec.updates)  # fmt: skip
 
 
 def _weight(one: Weight, form: Stored | None, packed: bool) -> ArrayParameter:
