@@ -90,8 +90,8 @@ def scatter(base: Expression, index: Expression, rows: Expression) -> Expression
 
     For example, new keys are written into a cache of keys. If the result is one of the network's,
     a call may pass the cache itself as ``out``: its other rows are then not copied. The last one of
-    several rows with one number stays. Numbers of rows count as in ``take``: from the last row if they are negative, and
-    those beyond the tensor are its first or last row.
+    several rows with one number stays. Numbers of rows count as in ``take``: from the last row if
+    they are negative, and those beyond the tensor are its first or last row.
 
     Parameters
     ----------
