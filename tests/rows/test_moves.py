@@ -116,3 +116,19 @@ def test_the_reference_of_a_move_is_exact() -> None:
 def function_of(function: Callable[..., Any], x: Any) -> Any:
     """Return what a kernel makes of ``x``, whose numbers f32 can hold."""
     return tw.compile(spec_of(function, (x,)))(x)
+
+
+def test_a_reduction_of_one_element_is_no_move() -> None:
+    """The element is the result, but in f32; the input may be a result besides, and is moved."""
+
+    def function(x: Any) -> Any:
+        return nn.min(x, axis=-2), x, nn.sum(x, axis=-2), nn.max(x).astype("u8")
+
+    x = numbers(1, 6)
+    least, same, total, most = tw.compile(spec_of(function, (x,)))(x)
+    for found in (least, total):
+        np.testing.assert_array_equal(found, x[0].astype(np.float32))
+    np.testing.assert_array_equal(same, x)
+    assert most == min(max(int(x.max()), 0), 255)
+    found = tw.compile(spec_of(lambda r: nn.max(r, keepdims=True), (R,)))(R)
+    np.testing.assert_array_equal(found, R.astype(np.float32))

@@ -101,7 +101,8 @@ class Lanes:
         type_ = self.plan.operands[base].type
         if isinstance(expression, Cast) and expression.type == type_:
             (expression,) = expression.args  # the store rounds
-        found = self.element(expression) if expression in self.moved else self.of(expression)
+        moved = expression in self.moved and self.plan.moves(name, expression)
+        found = self.element(expression) if moved else self.of(expression)
         self.emitter.stage(f"store{self.place}", note=note)
         exist = None if self.plan.padded else self.active
         self._put(base, found, type_, exist if active is None else active)

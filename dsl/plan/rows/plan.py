@@ -119,8 +119,17 @@ class RowPasses:
         """
         if is_integer(self.real):
             return frozenset()
-        results = (expression for one in self.passes for _, expression in (*one.stores, *one.ends))
-        return frozenset(one for one in results if isinstance(one, Input) and is_integer(one.type))
+        results = (result for one in self.passes for result in (*one.stores, *one.ends))
+        return frozenset(one for name, one in results if self.moves(name, one))
+
+    def moves(self, name: str, expression: Expression) -> bool:
+        """Return True if the result ``name`` is an input of its type.
+
+        A sum of one element, for example, is such an input, but in another type.
+        """
+        if not isinstance(expression, Input) or not is_integer(expression.type):
+            return False
+        return self.operands[self.symbol(name)].type == expression.type
 
     def symbol(self, name: str) -> str:
         """Return the name in C of the result ``name``."""
