@@ -313,9 +313,18 @@ class Cutter:
     # --- stages without products ---------------------------------------------------------------
 
     def _elements(
-        self, node: Expression, target: Placed, buffer: Buffer | None, *, known: bool = False
+        self,
+        node: Expression,
+        target: Placed,
+        buffer: Buffer | None,
+        *,
+        known: bool = False,
+        unless: Name | None = None,
     ) -> None:
-        """Add the stage that computes ``node``, or only copies it if it is ``known``."""
+        """Add the stage that computes ``node``, or only copies it if it is ``known``.
+
+        It does not run if the array ``unless`` is that of ``target``.
+        """
         shape, leaves = self._leaves(node) if not known else (target.shape, {})
         if known:
             leaves = {id(node): self.values[id(node)]}
@@ -328,7 +337,7 @@ class Cutter:
         name = self.namer.of_copy() if known else self._name(node)
         step = Step(
             name, stage.plan, target.name, buffer, stage.operands,
-            stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows,
+            stage.sizes, said, stage.loops, stage.shifts, rows=stage.rows, unless=unless,
         )  # fmt: skip
         self.made.append(Computed(step, tuple(walked(node, leaves))))
 
@@ -431,10 +440,9 @@ class Cutter:
             part = self._part(node)
             written, buffer = self._new(node) if part is None else (part, None)
             buffer = self.unfilled.pop(written.name, buffer)
-            self._elements(base, written, buffer, known=known)
-            if self.updates.get(written.name) == (given := self.values[id(base)].name):
-                copy = self.made.pop()
-                self.made.append(replace(copy, step=replace(copy.step, unless=given)))
+            given = self.values[id(base)].name if known else None
+            same = given if self.updates.get(written.name) == given else None
+            self._elements(base, written, buffer, known=known, unless=same)
         self.values[id(node)] = written
         each = rows_of(numbers, written, added, self.stages.threads or 1)
         old, new = (Input(str(x.name), x.type, x.shape) for x in (each.table, each.value))
