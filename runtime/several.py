@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ArgumentTypeError
-from tilewright.runtime.call.frame import Frame
-from tilewright.spec.network.value import Network
 
 from .kernel import Kernel
+
+if TYPE_CHECKING:
+    from tilewright.runtime.call.frame import Frame
 
 
 class SeveralResults(Kernel):
@@ -48,8 +49,7 @@ class SeveralResults(Kernel):
 
     @property
     def _several(self) -> bool:
-        assert isinstance(self.spec, Network)
-        return self.spec.several
+        return bool(getattr(self.spec, "several", False))
 
     @property
     def _results(self) -> list[str]:
