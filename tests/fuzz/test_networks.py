@@ -121,6 +121,15 @@ def test_what_was_found_stays_right(target: str, cases: Cases) -> None:
     cases.count(target, "native" if nets[0].emulated is None else "qemu", 2 * len(nets))
 
 
+def test_threads_share_an_attention_of_no_matrices() -> None:
+    def function(x: Any) -> Any:
+        scores = x.swapaxes(1, 2) @ x
+        return nn.concat((scores, scores), axis=1) @ scores, nn.softmax(scores) @ scores
+
+    spec = tw.network(function).of(x=t(0, R, 3))
+    assert tw.compile(spec, tw.Schedule(threads=2)).verify(cases=2).cases == 2
+
+
 def test_a_sum_of_no_columns_is_written() -> None:
     def function(x: Any) -> Any:
         h = nn.sum(x, keepdims=True) + 2

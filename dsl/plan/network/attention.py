@@ -16,6 +16,7 @@ from tilewright.spec.expression.products import Product
 from tilewright.spec.expression.tensors import Cast, Reduce
 from tilewright.spec.network.stages import Stage
 from tilewright.spec.operands import Packed
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
 from .rebuilt import arguments
@@ -139,8 +140,8 @@ def _rows(trio: Sequence[Step], threads: int, core: Core) -> int:
     rows, keys = (value(result.nest.problem.sizes[d]) for d in "mk")
     most = MOST
     if keys:
-        line = sum(step.buffer.nbytes / step.buffer.elements for step in trio[:2] if step.buffer)
-        most = max(LEAST, min(most, core.second.size // 2 // int(keys * line)))
+        line = sum(ITEMSIZE[step.buffer.element] for step in trio[:2] if step.buffer)
+        most = max(LEAST, min(most, core.second.size // 2 // (keys * line)))
     if not rows:
         return most
     matrices = prod(value(loop.trips) or 1 for loop in result.loops)
