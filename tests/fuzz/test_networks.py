@@ -130,6 +130,11 @@ def test_threads_share_an_attention_of_no_matrices() -> None:
     assert tw.compile(spec, tw.Schedule(threads=2)).verify(cases=2).cases == 2
 
 
+def test_threads_do_not_share_a_single_column() -> None:
+    spec = tw.network(lambda x: nn.sum(x * 2, axis=-2) + 1).of(x=t(2, 13, 1))
+    assert tw.compile(spec, tw.Schedule(threads=2), "scalar").verify(cases=2).cases == 2
+
+
 def test_a_sum_of_no_columns_is_written() -> None:
     def function(x: Any) -> Any:
         h = nn.sum(x, keepdims=True) + 2

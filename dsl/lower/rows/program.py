@@ -19,7 +19,7 @@ from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import Op, Parameter, StackBuffer, TileProgram
 from tilewright.plan.rows.passes import Known
 from tilewright.plan.rows.plan import RowPasses, RowsPlan
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from .columns import block_ops
 from .row import row_ops
@@ -123,8 +123,8 @@ def _row_call(plan: RowsPlan, tile: TileProgram, row: Expr, inside: Expr) -> Cal
 def _shared(
     plan: RowsPlan, counter: str, trips: Expr, body: tuple[NestNode, ...], work: Expr
 ) -> BlockLoop:
-    """Return a loop that threads share if the plan says so."""
-    parallel = plan.parallel
+    """Return a loop that threads share if the plan says so, and if it has several trips."""
+    parallel = plan.parallel and value(trips) != 1
     return BlockLoop(counter, trips, body, parallel=parallel, work=work if parallel else None)
 
 
