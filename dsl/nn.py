@@ -579,6 +579,6 @@ def _is_low(x: Expression) -> bool:
 
 
 def _as(found: Expression, x: Expression) -> Expression:
-    """Return ``found`` as the type of ``x``, and as it is if ``x`` has integers."""
+    """Return ``found`` rounded to the type of ``x``. It stays f32 if ``x`` has integers."""
     assert x.tensor is not None
     return found if is_integer(x.tensor.type) else cast(found, x.tensor.type)

@@ -53,7 +53,10 @@ def low_bits(size: int, half: str, element: str) -> str:
 
 
 def zipped(number: int, bits: int) -> str:
-    """Return C that interleaves units of ``bits`` bits of the lower (1) or upper (2) halves."""
+    """Return C that interleaves units of ``bits`` bits of x and y.
+
+    They are those of the lower 64 bits of both if ``number`` is 1, of the upper ones if it is 2.
+    """
     x, y = (f"vreinterpretq_u{bits}_s32({{{name}}})" for name in "xy")
     return f"vreinterpretq_s32_u{bits}(vzip{number}q_u{bits}({x}, {y}))"
 

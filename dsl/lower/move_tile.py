@@ -191,7 +191,10 @@ class MoveTile(MoveAccess):
                 self._row(pointer, block, line, row)
 
     def _rows(self, pointer: str, block: Block) -> list[Register]:
-        """Load a block: row by row, or each register as halves of two rows that are far apart."""
+        """Load the rows of a block.
+
+        With ``halves``, each register is half of one row and half of another, half the block below.
+        """
         rows = range(block.row, block.row + block.rows)
         if not block.halves:
             return [self._row(pointer, block, row) for row in rows]

@@ -57,7 +57,7 @@ _ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
 @dataclass(frozen=True, slots=True)
 class _Operands:
-    """Which operand is copied in rows, and which one is converted.
+    """The operand that is copied in rows, and the one that is converted.
 
     ``across`` is the operand that is copied; its dimension of C is ``rows``. The other operand is
     converted; its dimension of C is ``lines``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from tilewright.spec.expression.tensors import (
 )
 from tilewright.spec.network.value import Network
 from tilewright.spec.sizes import Size
-from tilewright.spec.types import TypeName, is_integer
+from tilewright.spec.types import is_integer
 
 from .epilogue import Evaluation
 from .interval import Interval, add, hull
@@ -78,11 +78,8 @@ class Tensors(Evaluation):
             case Take(args=(table, rows)):
                 return _taken(self._whole(table), self._whole(rows).value)
             case Scatter(args=(base, index, rows)):
-                old, numbers = self._whole(base), self._whole(index).value
-                if node.fn == "scatter":
-                    return _replaced(old, numbers, self._whole(rows))
-                added = self.number(rows).spread(self._shape_of(rows))
-                return _scattered(old, numbers, added, node.tensor.type)
+                new = self._added(node) if node.fn == "scatter_add" else self._replacing(rows)
+                return _scattered(self._whole(base), self._whole(index).value, new)
             case Full(value, shape):
                 return self._constant(value).spread(self._shape(shape))
             case Count(size):
@@ -92,6 +89,22 @@ class Tensors(Evaluation):
                 whole = self.number(given).spread(self._shape_of(given))
                 return _reduced(fn, whole, axis, keepdims)
         return super()._node(node)
+
+    def _replacing(self, rows: Expression) -> Callable[[Interval, tuple[int, ...]], Interval]:
+        """Return the function that returns a row of ``rows`` in place of an old one."""
+        whole = self._whole(rows)
+        return lambda _, at: whole.row(at)
+
+    def _added(self, node: Scatter) -> Callable[[Interval, tuple[int, ...]], Interval]:
+        """Return the function that adds a row to an old one, and rounds the sum."""
+        type_, rows = node.tensor.type, node.args[2]
+        added = self.number(rows).spread(self._shape_of(rows))
+
+        def total(old: Interval, at: tuple[int, ...]) -> Interval:
+            whole = old.rounded() if is_integer(type_) else old
+            return _cast(add(whole, added.row(at)), type_, old.element)
+
+        return total
 
     def _product(self, node: Product) -> Interval:
         """Return a product's sums. Bounds have a rounding per step and the errors of operands."""
@@ -172,26 +185,20 @@ def _places(table: Interval, rows: Array) -> Array:
     return np.clip(counted, 0, count - 1).astype(np.int64)
 
 
-def _replaced(base: Interval, index: Array, rows: Interval) -> Interval:
-    """Return a tensor with rows in place of its rows; the last row for a place stays."""
-    value, low, high = base.value.copy(), base.low.copy(), base.high.copy()
-    places = _places(base, index)
-    for at in np.ndindex(index.shape):
-        place, new = int(places[at]), rows.row(at)
-        value[place], low[place], high[place] = new.value, new.low, new.high
-    return Interval(value, low, high, base.element)
+def _scattered(
+    base: Interval, index: Array, new: Callable[[Interval, tuple[int, ...]], Interval]
+) -> Interval:
+    """Return a tensor with rows written one after another.
 
-
-def _scattered(base: Interval, index: Array, rows: Interval, type_: TypeName) -> Interval:
-    """Return a tensor with rows added to its rows, one after another; each sum is rounded."""
+    ``new`` returns a row, given the row that it replaces and the place of its number in ``index``.
+    """
     value, low, high = base.value.copy(), base.low.copy(), base.high.copy()
     found = Interval(value, low, high, base.element)
     places = _places(base, index)
     for at in np.ndindex(index.shape):
         place = (int(places[at]),)
-        old = found.row(place).rounded() if is_integer(type_) else found.row(place)
-        new = _cast(add(old, rows.row(at)), type_, base.element)
-        value[place], low[place], high[place] = new.value, new.low, new.high
+        row = new(found.row(place), at)
+        value[place], low[place], high[place] = row.value, row.low, row.high
     return found
 
 

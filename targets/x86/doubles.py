@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-#: For f32 and s32: C that joins two halves to a vector of 256 or 512 bits, and its upper half.
+#: C that makes a vector of f32 or s32 of two vectors of half its bits, ``low`` and ``high``.
 _JOINED = {
     ("f32", 256): "_mm256_insertf128_ps(_mm256_castps128_ps256({low}), {high}, 1)",
     ("f32", 512): "_mm512_insertf32x8(_mm512_castps256_ps512({low}), {high}, 1)",
     ("s32", 256): "_mm256_inserti128_si256(_mm256_castsi128_si256({low}), {high}, 1)",
     ("s32", 512): "_mm512_inserti32x8(_mm512_castsi256_si512({low}), {high}, 1)",
 }
+#: C of the lower and the upper half of such a vector.
 _HALVES = {
     ("f32", 256): ("_mm256_castps256_ps128({v})", "_mm256_extractf128_ps({v}, 1)"),
     ("f32", 512): ("_mm512_castps512_ps256({v})", "_mm512_extractf32x8_ps({v}, 1)"),

@@ -36,7 +36,7 @@ class Opening(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a stage reads the number ``FOUND`` of a row in its loops: see ``Lookup``."""
+    """The array and the element that hold the number ``FOUND`` of a row: see ``Lookup``."""
 
     indices: Name
     at: Expr

@@ -437,10 +437,10 @@ def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) 
 
 #: Two estimates count as equal if the larger is at most this many times the smaller.
 ALIKE = 1.003
-#: A target has states of a core: alone, or beside another thread that keeps it busy. A tile that
-#: suffers less from the other thread is preferred to the fastest tile if it takes at most ``CLOSE``
-#: times the cycles of the fastest tile alone, and if its mean over all states is at most ``GAIN``
-#: times that of the fastest tile.
+#: A core is idle otherwise, or another thread keeps it busy too. These are the target's states. A
+#: tile may suffer less from the other thread than the fastest tile does. It is preferred if it
+#: takes at most ``CLOSE`` times the cycles of the fastest tile on an idle core. Its mean over all
+#: states must also be at most ``GAIN`` times that of the fastest tile.
 CLOSE, GAIN = 1.05, 0.97
 #: In each trip, the K loop itself has this number of instructions. These are two pointer updates
 #: and a comparison with a branch.
